@@ -1,0 +1,329 @@
+"""One member's way through steps and rosters.
+
+The host's whole contract: feed every event to `handle`, carry out the effects in order. Effects of the training thread
+come at most one at a time and each is answered by one event (see effects); the others are carried out at once, by
+whichever thread called. Calls must not overlap: guard `handle` with a lock.
+
+    waiting ──formed──> exchanging ──table──> (commit what is held) ──> fetching | serving ──> computing ──> reducing
+       ^                                                                                                        │
+       └───────────── a newer roster, or something broke: back to waiting, keep what is held ──────── bounding <┘
+
+The rules it keeps (docs/protocol.md, invariants A1 to A6):
+- The newest roster wins. An older one is ignored; one without this member ends it.
+- Nothing is done under a roster before its resolve table was seen.
+- What is held for the step in doubt survives every change of roster, unless a resolution names another holder.
+- A result is void once a resolution decided to redo its step.
+- A step is committed by the boundary's verdict or by a resolution, and by nothing else.
+- State is served only from an interaction point: parameters are then exactly those of `step`.
+"""
+
+from enum import Enum
+from typing import assert_never
+
+import msgspec
+
+from regrow.core import boundary
+from regrow.core.boundary import Corrupt, Pass, Row
+from regrow.core.effects import (
+    Abort,
+    Adopt,
+    Bound,
+    Commit,
+    Compute,
+    Effect,
+    Exchange,
+    Fetch,
+    Form,
+    Leave,
+    Merge,
+    Reduce,
+    Serve,
+    Tell,
+)
+from regrow.core.errors import Invariant
+from regrow.core.events import (
+    Bounded,
+    Broken,
+    Event,
+    Exchanged,
+    Fetched,
+    FormationFailed,
+    Formed,
+    LaneDone,
+    Reduced,
+    RosterPushed,
+    Served,
+    StepEntered,
+    StopAsked,
+)
+from regrow.core.lanes import Node, lanes_in, leaf, merges, settled
+from regrow.core.messages import Complain, Ending, Entered, FromMember, Left, StatelessFound
+from regrow.core.resolve import Resolution, Stateless, Statement, resolve
+from regrow.core.roster import NO_VERSION, Member, Roster, Version
+
+Holdings = tuple[tuple[Node, ...], ...]
+
+
+class Task(Enum):
+    """What the training thread is doing."""
+
+    WAITING = "waiting for a roster whose groups stand"
+    AWAY = "in the user's code between two steps"
+    LANE = "in the user's code inside a lane"
+    BUSY = "in a collective or a transfer"
+    GONE = "no longer a member"
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The complete outcome of one attempt at the current step."""
+
+    attempt: Version
+    digest: int
+    holdings: Holdings
+
+
+class Attendance:
+    """Decides; its shell (worker.driver, or the simulator) does."""
+
+    def __init__(self, me: Member, *, lanes: int, steps: int) -> None:
+        self.me = me
+        self.step = 0
+        self.task = Task.AWAY
+        self.holds_state = False
+        self.held: frozenset[Node] = frozenset()
+        self.result: Result | None = None
+        self.roster: Roster | None = None
+        self.acting: Roster | None = None
+        """The roster whose resolution was adopted last; older than `roster` while that one is being entered."""
+        self._lanes = lanes
+        self._last = steps
+        self._formed = NO_VERSION
+        self._attempt = NO_VERSION
+        self._resolution: Resolution | None = None
+        self._entered = NO_VERSION
+        self._served = NO_VERSION
+        self._stop = False
+        self._ending = False
+
+    @property
+    def seen(self) -> Version:
+        return self.roster.version if self.roster else NO_VERSION
+
+    @property
+    def entered(self) -> Version:
+        return self._entered
+
+    @property
+    def reporter(self) -> Member | None:
+        return self._resolution.reporter if self._resolution else None
+
+    def handle(self, event: Event) -> list[Effect]:
+        match event:
+            case RosterPushed(roster=roster):
+                return self._pushed(roster)
+            case Formed(version=version):
+                if version == self.seen:
+                    self._formed = version
+                return self._settle()
+            case FormationFailed(version=version, why=why):
+                return self._complain(version, why)
+            case Broken(version=version, why=why):
+                self._free()
+                return self._complain(version, why) + self._settle()
+            case StepEntered():
+                self._free()
+                return self._settle()
+            case LaneDone(lane=lane):
+                self._free()
+                return self._keep(lane) + self._settle()
+            case Exchanged(version=version, table=table):
+                self._free()
+                return self._exchanged(version, table)
+            case Fetched(version=version):
+                self._free()
+                return self._fetched(version)
+            case Served():
+                self._free()
+                return self._settle()
+            case Reduced(version=version, digest=digest):
+                self._free()
+                # True whether or not a newer roster is known by now: the bytes are here, and resolve must hear of them.
+                self.result = Result(attempt=version, digest=digest, holdings=self._holdings())
+                return self._settle()
+            case Bounded(rows=rows):
+                self._free()
+                return self._bounded(rows)
+            case StopAsked():
+                self._stop = True
+                return []
+        assert_never(event)
+
+    def _free(self) -> None:
+        if self.task is Task.WAITING:
+            raise Invariant(f"{self.me}: an answer came, but the training thread was asked nothing")
+        if self.task is not Task.GONE:
+            self.task = Task.WAITING
+
+    def _pushed(self, roster: Roster) -> list[Effect]:
+        if self.task is Task.GONE or roster.version <= self.seen:
+            return []
+        seat = roster.seat(self.me)
+        self.roster = roster
+        if seat is None:
+            self.task = Task.GONE
+            return [
+                Abort(below=roster.version),
+                Leave(why=f"roster {roster.version} goes on without {self.me}", fault="evicted"),
+            ]
+        if seat.founder:
+            self.holds_state = True
+        return [Abort(below=roster.version), Form(roster=roster)]
+
+    def _complain(self, version: Version, why: str) -> list[Effect]:
+        if self.task is Task.GONE or version != self.seen:
+            return []  # a newer roster is already on its way in; it is the answer
+        self._formed = NO_VERSION
+        return [Tell(message=Complain(member=self.me, version=version, why=why))]
+
+    def _settle(self) -> list[Effect]:
+        """The next thing for an idle training thread; nothing while the newest roster's groups do not stand."""
+        if self.task is not Task.WAITING or self.roster is None or self._formed != self.roster.version:
+            return []
+        if self._resolution is None or self._resolution.version != self.roster.version:
+            return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
+        return self._go_on(self.roster, self._resolution)
+
+    def _ask(self, work: Exchange | Fetch | Serve | Reduce | Bound) -> list[Effect]:
+        self.task = Task.BUSY
+        return [work]
+
+    def _statement(self) -> Statement:
+        return Statement(
+            member=self.me,
+            holds_state=self.holds_state,
+            step=self.step,
+            attempt=self._attempt,
+            complete=self.result is not None,
+            digest=self.result.digest if self.result else 0,
+            held=tuple(sorted(self.held)),
+            last=self._last,
+        )
+
+    def _exchanged(self, version: Version, table: tuple[Statement, ...]) -> list[Effect]:
+        roster = self.roster
+        if self.task is Task.GONE or roster is None or version != roster.version:
+            return self._settle()  # superseded: all that was stated is still true and will be stated again
+        outcome = resolve(roster, self._lanes, table)
+        if isinstance(outcome, Stateless):
+            self.task = Task.GONE
+            message = StatelessFound(member=self.me, version=version, why=outcome.why)
+            return [Tell(message=message), Leave(why=outcome.why, fault="stateless")]
+        self._resolution, self.acting, self._last = outcome, roster, outcome.last
+        drop: tuple[Node, ...] = ()
+        if self.holds_state and self.step == outcome.step:
+            self.result, self._attempt = None, version
+            keep = outcome.share(self.me).keep
+            drop = tuple(sorted(self.held - set(keep)))
+            self.held = frozenset(keep)
+        return [Adopt(resolution=outcome, drop=drop), *self._settle()]
+
+    def _fetched(self, version: Version) -> list[Effect]:
+        # Superseded meanwhile: others may have gone past what was loaded; fetch again under the newest roster.
+        if self._resolution is not None and version == self.seen:
+            self.holds_state, self.step, self._attempt = True, self._resolution.step, version
+        return self._settle()
+
+    def _go_on(self, roster: Roster, resolution: Resolution) -> list[Effect]:
+        if not self.holds_state:
+            donor = resolution.donors[str(self.me)]
+            return self._ask(Fetch(version=roster.version, step=resolution.step, donor=donor))
+        if self.step < resolution.step:
+            return self._commit("resolve")
+        effects: list[Effect] = []
+        if self._entered != roster.version:
+            self._entered = roster.version
+            effects.append(Tell(message=Entered(member=self.me, version=roster.version, step=self.step)))
+        joiners = self._to_serve(resolution)
+        if joiners:
+            self._served = roster.version
+            return effects + self._ask(Serve(version=roster.version, step=self.step, joiners=joiners))
+        if self.step >= self._last:
+            return effects + self._farewell(roster)
+        todo = sorted(lanes_in(self._holdings()[roster.index(self.me)]) - lanes_in(self.held))
+        if todo:
+            self.task = Task.LANE
+            return [*effects, Compute(step=self.step, lane=todo[0])]
+        if self.result is None:
+            return effects + self._ask(Reduce(version=roster.version, step=self.step, holdings=self._holdings()))
+        row = Row(version=roster.version, step=self.step, digest=self.result.digest, stop=self._stop)
+        return effects + self._ask(Bound(version=roster.version, row=row))
+
+    def _to_serve(self, resolution: Resolution) -> tuple[Member, ...]:
+        if self.step != resolution.step or self._served == resolution.version:
+            return ()
+        mine = {joiner for joiner, donor in resolution.donors.items() if donor == self.me}
+        return tuple(share.member for share in resolution.shares if str(share.member) in mine)
+
+    def _holdings(self) -> Holdings:
+        """What each member of the acting roster holds once its part of the current step is computed."""
+        acting, resolution = self.acting, self._resolution
+        if acting is None:
+            raise Invariant(f"{self.me}: no resolution was ever adopted")
+        if resolution is not None and resolution.step == self.step:
+            parts = [(*share.keep, *map(leaf, share.compute)) for share in resolution.shares]
+        else:
+            parts = [tuple(map(leaf, seat.lanes)) for seat in acting.seats]
+        return tuple(tuple(sorted(settled(self._lanes, part))) for part in parts)
+
+    def _keep(self, lane: int) -> list[Effect]:
+        held = self.held | {leaf(lane)}
+        effects: list[Effect] = [Merge(parent=parent) for parent in merges(self._lanes, held)]
+        self.held = settled(self._lanes, held)
+        return effects
+
+    def _farewell(self, roster: Roster) -> list[Effect]:
+        """Past the last step: one more boundary, so that nobody exits before all have acknowledged the end."""
+        effects: list[Effect] = []
+        if not self._ending:
+            self._ending = True
+            effects.append(Tell(message=Ending(member=self.me, step=self.step)))
+        row = Row(version=roster.version, step=self.step, digest=0, stop=True)
+        return effects + self._ask(Bound(version=roster.version, row=row))
+
+    def _bounded(self, rows: tuple[Row, ...]) -> list[Effect]:
+        acting = self.acting
+        if acting is None or self.task is Task.GONE:
+            return []
+        match boundary.verdict(acting, rows):
+            case Corrupt(members=members) if self.me in members:
+                self.task = Task.GONE
+                return [Leave(why=f"the result of step {self.step} differs here from the others'", fault="corrupt")]
+            case Corrupt(members=members):
+                # The named leave; the survivors all hold the same result and will commit it in resolve.
+                return self._complain(acting.version, f"corrupt: {', '.join(map(str, members))}") + self._settle()
+            case Pass(stop=stop):
+                if self.step >= self._last:
+                    self.task = Task.GONE
+                    left = Left(member=self.me, version=acting.version, step=self.step)
+                    return [Tell(message=left), Leave(why="the job is complete", fault=None)]
+                if stop:
+                    self._last = self.step + 1
+                return self._commit("boundary")
+        raise AssertionError("unreachable")
+
+    def _commit(self, by: str) -> list[Effect]:
+        result = self.result
+        if result is None:
+            raise Invariant(f"{self.me}: step {self.step} was decided, but its result is not here")
+        effect = Commit(step=self.step, attempt=result.attempt, digest=result.digest, holdings=result.holdings, by=by)
+        self.step += 1
+        self.held, self.result = frozenset(), None
+        if self.acting is not None:
+            self._attempt = self.acting.version
+        self.task = Task.AWAY
+        return [effect]
+
+
+def names_member(message: FromMember) -> Member:
+    """Whom a member's message speaks for: the connection it came on must belong to it."""
+    return message.member

@@ -1,0 +1,55 @@
+"""How often a replica may be restarted, and how long to wait before it is."""
+
+import msgspec
+
+
+class BudgetConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits on restarts."""
+
+    max_restarts: int = 20
+    """Restarts of one replica within the window; one more and the job goes on without it."""
+    max_job_restarts: int = 200
+    """Restarts of all replicas together within the window."""
+    window_s: float = 600.0
+    backoff_s: float = 0.5
+    """The second restart within the window waits this long, each further one twice as long."""
+    backoff_cap_s: float = 15.0
+
+
+class Restart(msgspec.Struct, frozen=True, kw_only=True):
+    """Start it again, no earlier than after delay_s."""
+
+    delay_s: float
+    used: int
+
+
+class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
+    """No more restarts: says which limit, with its numbers."""
+
+    why: str
+
+
+class Budget:
+    """Counts restarts in a sliding window of time."""
+
+    def __init__(self, config: BudgetConfig) -> None:
+        self._config = config
+        self._spent: dict[str, list[float]] = {}
+
+    def spend(self, replica: str, now: float) -> Restart | Exhausted:
+        config = self._config
+        for name, times in self._spent.items():
+            self._spent[name] = [at for at in times if now - at < config.window_s]
+        mine = self._spent.setdefault(replica, [])
+        everyone = sum(len(times) for times in self._spent.values())
+        if len(mine) >= config.max_restarts:
+            return Exhausted(
+                why=f"{replica} was restarted {len(mine)} times within {config.window_s:g} s (--max-restarts)"
+            )
+        if everyone >= config.max_job_restarts:
+            return Exhausted(
+                why=f"the job restarted {everyone} replicas within {config.window_s:g} s (--max-job-restarts)"
+            )
+        mine.append(now)
+        delay_s = 0.0 if len(mine) == 1 else config.backoff_s * 2.0 ** (len(mine) - 2)
+        return Restart(delay_s=min(config.backoff_cap_s, delay_s), used=len(mine))

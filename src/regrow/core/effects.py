@@ -1,0 +1,113 @@
+"""What a member is told to do.
+
+The first group may be carried out by any thread at once. The second is the training thread's work: at most one of them is
+asked for at a time, and each is answered by one event.
+"""
+
+import msgspec
+
+from regrow.core.boundary import Row
+from regrow.core.lanes import Node
+from regrow.core.messages import FromMember
+from regrow.core.resolve import Resolution, Statement
+from regrow.core.roster import Member, Roster, Version
+
+
+class Abort(msgspec.Struct, frozen=True, kw_only=True):
+    """Break every group and transfer older than this version: whoever is blocked in one must wake."""
+
+    below: Version
+
+
+class Form(msgspec.Struct, frozen=True, kw_only=True):
+    """Start forming this roster's groups. Answered by Formed or FormationFailed."""
+
+    roster: Roster
+
+
+class Tell(msgspec.Struct, frozen=True, kw_only=True):
+    """Send this to the coordinator."""
+
+    message: FromMember
+
+
+class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+    """Gather the resolve table. Answered by Exchanged or Broken."""
+
+    version: Version
+    statement: Statement
+
+
+class Adopt(msgspec.Struct, frozen=True, kw_only=True):
+    """A resolution holds from now on. Drop held subtrees that are not kept; a dropped result is void. Not answered."""
+
+    resolution: Resolution
+    drop: tuple[Node, ...]
+
+
+class Fetch(msgspec.Struct, frozen=True, kw_only=True):
+    """Load the state of this step from the donor. Answered by Fetched or Broken."""
+
+    version: Version
+    step: int
+    donor: Member
+
+
+class Serve(msgspec.Struct, frozen=True, kw_only=True):
+    """Offer our state, which is that of this step, to these joiners. Answered by Served or Broken."""
+
+    version: Version
+    step: int
+    joiners: tuple[Member, ...]
+
+
+class Compute(msgspec.Struct, frozen=True, kw_only=True):
+    """Hand the lane's microbatches to the user's loop. Answered by LaneDone."""
+
+    step: int
+    lane: int
+
+
+class Merge(msgspec.Struct, frozen=True, kw_only=True):
+    """Add the two children of this node, which are both held. Not answered."""
+
+    parent: Node
+
+
+class Reduce(msgspec.Struct, frozen=True, kw_only=True):
+    """Reduce what the members hold, in seat order, to the result. Answered by Reduced or Broken."""
+
+    version: Version
+    step: int
+    holdings: tuple[tuple[Node, ...], ...]
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """Gather the boundary's table. Answered by Bounded or Broken."""
+
+    version: Version
+    row: Row
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """The result in hand is the step's. Leave the inner loop. Answered by StepEntered."""
+
+    step: int
+    attempt: Version
+    digest: int
+    holdings: tuple[tuple[Node, ...], ...]
+    by: str
+    """"boundary" or "resolve"."""
+
+
+class Leave(msgspec.Struct, frozen=True, kw_only=True):
+    """Take no further part. Not answered."""
+
+    why: str
+    fault: str | None
+    """None when the job ended as planned; else what is wrong with this member or the job."""
+
+
+Immediate = Abort | Form | Tell
+Work = Exchange | Adopt | Fetch | Serve | Compute | Merge | Reduce | Bound | Commit | Leave
+Effect = Immediate | Work

@@ -1,0 +1,33 @@
+"""Every error Regrow raises, sorted by who must act.
+
+RegrowError
+├── ConfigError    the user: a flag, an argument, a loop body
+├── PeerError      nobody yet: another process failed, the protocol will deal with it
+├── InfraError     the operator: a disk, a port, a machine
+├── StateError     the operator: training state is missing, different or damaged
+└── Invariant      us: a bug in Regrow; carries the story that led there
+"""
+
+
+class RegrowError(Exception):
+    """Base of all errors of this package."""
+
+
+class ConfigError(RegrowError):
+    """Something the user wrote or asked for cannot work; the message says what to change."""
+
+
+class PeerError(RegrowError):
+    """A collective or a connection broke because of another process."""
+
+
+class InfraError(RegrowError):
+    """The machine refused: disk full, port taken, process limit."""
+
+
+class StateError(RegrowError):
+    """State is missing, differs between replicas, or does not match its digest."""
+
+
+class Invariant(RegrowError):
+    """A rule of the protocol was broken: a bug in Regrow, never the user's fault."""

@@ -1,0 +1,188 @@
+"""The promises, as checks over the facts of a job.
+
+A Ledger is fed facts, process by process in their own order, processes in any order; the same object checks simulations
+after every event and real journals afterwards. docs/invariants.md explains each in prose.
+
+- one-gradient     every member that commits a step commits the same bytes, of the same attempt
+- each-lane-once   the holdings of a commit list each lane exactly once, each computed by the member that held it
+- versions-grow    rosters are made, received and adopted in growing order
+- steps-go-on      a member's commits follow one another; nobody starts behind the job
+- testimony        every roster keeps a member of the one before
+- own-fault        no process ends because of another's fault
+- one-end          members that saw the end hold the same state, at the same step
+- samples-once     a lane's samples are the same places in the stream, whoever computes it, and tile it
+"""
+
+import msgspec
+
+from regrow.core.lanes import is_partition, lanes_in
+from regrow.core.records import (
+    Committed,
+    Departed,
+    Fact,
+    GroupsAborted,
+    JobOpened,
+    LaneComputed,
+    RosterAdopted,
+    RosterMade,
+    RosterReceived,
+    StateFetched,
+    WorkerRaised,
+)
+from regrow.core.roster import NO_VERSION, Member, Version
+
+
+class Violation(msgspec.Struct, frozen=True, kw_only=True):
+    """A broken promise, and the facts that show it, in the order that tells the story."""
+
+    rule: str
+    what: str
+    story: tuple[tuple[str, Fact], ...]
+
+
+class _Life(msgspec.Struct, kw_only=True):
+    """What is known of one process."""
+
+    received: Version = NO_VERSION
+    adopted: Version = NO_VERSION
+    commits: dict[int, Committed] = {}
+    next_step: int | None = None
+    computed: dict[tuple[int, int], LaneComputed] = {}
+
+
+class Ledger:
+    """Collects facts; `observe` returns what a fact breaks at once, `settle` what only the whole can show."""
+
+    def __init__(self, lanes: int | None = None) -> None:
+        self._lanes = lanes
+        self._lives: dict[str, _Life] = {}
+        self._rosters: dict[Version, RosterMade] = {}
+        self._last_made: RosterMade | None = None
+        self._commits: dict[int, tuple[str, Committed]] = {}
+        self._positions: dict[tuple[int, int], tuple[str, LaneComputed]] = {}
+        self._lane_size: int | None = None
+        self._ends: list[tuple[str, Departed]] = []
+        self.incomplete: set[str] = set()
+        """Processes whose earliest facts were rotated away: their absence proves nothing."""
+
+    def observe(self, who: str, fact: Fact) -> list[Violation]:
+        match fact:
+            case JobOpened(lanes=lanes) if self._lanes is None:
+                self._lanes = lanes
+            case RosterMade():
+                return self._made(who, fact)
+            case RosterReceived(version=version):
+                life = self._life(who)
+                if version <= life.received:
+                    return [_broken("versions-grow", f"{who} took {version} after {life.received}", (who, fact))]
+                life.received = version
+            case RosterAdopted():
+                return self._adopted(who, fact)
+            case StateFetched(step=step):
+                self._life(who).next_step = step
+            case LaneComputed():
+                return self._computed(who, fact)
+            case Committed():
+                return self._committed(who, fact)
+            case Departed(fault=None):
+                return self._departed(who, fact)
+            case WorkerRaised(kind=kind) if kind.rpartition(".")[2] in ("PeerError", "Invariant"):
+                return [_broken("own-fault", f"{fact.member} ended because of {kind}", (who, fact))]
+            case GroupsAborted() | _:
+                pass
+        return []
+
+    def settle(self) -> list[Violation]:
+        """Once every fact is in: does each holder of a lane show that it computed it?"""
+        found: list[Violation] = []
+        for step, (who, commit) in sorted(self._commits.items()):
+            roster = self._rosters.get(commit.attempt)
+            if roster is None:
+                continue  # the coordinator's early facts were rotated away, or it was killed before writing this one
+            for seat, nodes in zip(roster.seats, commit.holdings, strict=False):
+                holder = str(seat.member)
+                if holder in self.incomplete:
+                    continue
+                missing = [lane for lane in sorted(lanes_in(nodes)) if (step, lane) not in self._life(holder).computed]
+                if missing:
+                    what = f"step {step} counts lanes {missing} as held by {holder}, which never computed them"
+                    found.append(_broken("each-lane-once", what, (who, commit)))
+        return found
+
+    def _life(self, who: str) -> _Life:
+        return self._lives.setdefault(who, _Life())
+
+    def _made(self, who: str, made: RosterMade) -> list[Violation]:
+        last, self._last_made = self._last_made, made
+        self._rosters[made.version] = made
+        if last is None:
+            return []
+        if made.version <= last.version:
+            what = f"roster {made.version} was made after {last.version}"
+            return [_broken("versions-grow", what, (who, last), (who, made))]
+        if not {seat.member for seat in made.seats} & {seat.member for seat in last.seats}:
+            what = f"roster {made.version} keeps nobody of {last.version}: nobody can testify what was committed"
+            return [_broken("testimony", what, (who, last), (who, made))]
+        return []
+
+    def _adopted(self, who: str, fact: RosterAdopted) -> list[Violation]:
+        life = self._life(who)
+        if fact.version <= life.adopted:
+            return [_broken("versions-grow", f"{who} adopted {fact.version} after {life.adopted}", (who, fact))]
+        life.adopted = fact.version
+        roster = self._rosters.get(fact.version)
+        if roster is not None and fact.step < roster.floor:
+            what = f"{who} goes on at step {fact.step}, but the job had reached {roster.floor}"
+            return [_broken("steps-go-on", what, (who, roster), (who, fact))]
+        return []
+
+    def _computed(self, who: str, fact: LaneComputed) -> list[Violation]:
+        self._life(who).computed[(fact.step, fact.lane)] = fact
+        size = fact.stop - fact.start
+        if self._lane_size is None:
+            self._lane_size = size
+        if self._lanes is not None:
+            start = (fact.step * self._lanes + fact.lane) * self._lane_size
+            if (fact.start, size) != (start, self._lane_size):
+                what = f"lane {fact.lane} of step {fact.step} used {fact.start}..{fact.stop}, not {start}.."
+                return [_broken("samples-once", what, (who, fact))]
+        return []
+
+    def _committed(self, who: str, fact: Committed) -> list[Violation]:
+        found: list[Violation] = []
+        life = self._life(who)
+        if life.next_step is None and who not in self.incomplete:
+            life.next_step = 0
+        if life.next_step is not None and fact.step != life.next_step:
+            what = f"{who} committed step {fact.step}, its next was {life.next_step}"
+            found.append(_broken("steps-go-on", what, (who, fact)))
+        life.next_step = fact.step + 1
+        nodes = [node for held in fact.holdings for node in held]
+        if self._lanes is not None and not is_partition(self._lanes, nodes):
+            what = f"step {fact.step} counts {[str(node) for node in nodes]} for {self._lanes} lanes"
+            found.append(_broken("each-lane-once", what, (who, fact)))
+        other_who, other = self._commits.setdefault(fact.step, (who, fact))
+        if (other.digest, other.attempt, other.holdings) != (fact.digest, fact.attempt, fact.holdings):
+            what = f"step {fact.step} was committed with different results by {other_who} and {who}"
+            found.append(_broken("one-gradient", what, (other_who, other), (who, fact)))
+        return found
+
+    def _departed(self, who: str, fact: Departed) -> list[Violation]:
+        self._ends.append((who, fact))
+        first_who, first = self._ends[0]
+        if (first.step, first.digest) != (fact.step, fact.digest):
+            what = (
+                f"{first_who} ended at step {first.step} with {first.digest}, {who} at {fact.step} with {fact.digest}"
+            )
+            return [_broken("one-end", what, (first_who, first), (who, fact))]
+        return []
+
+
+def _broken(rule: str, what: str, *story: tuple[str, Fact]) -> Violation:
+    return Violation(rule=rule, what=what, story=story)
+
+
+def member_of(who: str) -> Member | None:
+    """The member a process name stands for; None for agents and coordinators."""
+    replica, dot, incarnation = who.rpartition(".")
+    return Member(replica, int(incarnation)) if dot and incarnation.isdigit() else None

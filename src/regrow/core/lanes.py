@@ -1,0 +1,157 @@
+"""Lanes and the one binary tree in which their gradients are added.
+
+The tree depends on the number of lanes alone. A node is the half-open range of lanes below it; the children of [a, b)
+meet at a plus the largest power of two below b - a. Whoever holds both children of a node may add them; nobody ever adds
+anything else. That is why the sum does not depend on who holds what.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from regrow.core.errors import Invariant
+
+
+class Node(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """A subtree: lanes start to stop - 1."""
+
+    start: int
+    stop: int
+
+    @property
+    def size(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def lanes(self) -> range:
+        return range(self.start, self.stop)
+
+    def __str__(self) -> str:
+        return f"[{self.start},{self.stop})"
+
+
+def leaf(lane: int) -> Node:
+    return Node(lane, lane + 1)
+
+
+def root(lanes: int) -> Node:
+    return Node(0, lanes)
+
+
+def children(node: Node) -> tuple[Node, Node]:
+    """Left and right child; a leaf has none and must not be asked."""
+    if node.size < 2:
+        raise Invariant(f"lane {node.start} is a leaf: it has no children")
+    middle = node.start + (1 << ((node.size - 1).bit_length() - 1))
+    return Node(node.start, middle), Node(middle, node.stop)
+
+
+def cover(lanes: int, owned: Iterable[int]) -> tuple[Node, ...]:
+    """The maximal subtrees all of whose lanes are owned, in lane order."""
+    have = sorted(set(owned))
+    if have and not (have[0] >= 0 and have[-1] < lanes):
+        raise Invariant(f"lanes {have} are not all below {lanes}")
+    found = set(have)
+
+    def walk(node: Node) -> Iterator[Node]:
+        inside = sum(1 for lane in node.lanes if lane in found)
+        if inside == node.size:
+            yield node
+        elif inside:
+            for child in children(node):
+                yield from walk(child)
+
+    return tuple(walk(root(lanes)))
+
+
+def merges(lanes: int, held: Iterable[Node]) -> tuple[Node, ...]:
+    """The parents that can be formed from these nodes, each after its children: what a holder adds, in order."""
+    have = set(held)
+    formed: list[Node] = []
+
+    def walk(node: Node) -> bool:
+        if node in have:
+            return True
+        if node.size == 1 or not any(node.start <= other.start and other.stop <= node.stop for other in have):
+            return False
+        left, right = (walk(child) for child in children(node))
+        if left and right:
+            formed.append(node)
+        return left and right
+
+    walk(root(lanes))
+    return tuple(formed)
+
+
+def settled(lanes: int, held: Iterable[Node]) -> frozenset[Node]:
+    """What is left of these nodes once every possible merge is done."""
+    have = set(held)
+    for parent in merges(lanes, have):
+        have -= set(children(parent))
+        have.add(parent)
+    return frozenset(have)
+
+
+def lanes_in(nodes: Iterable[Node]) -> frozenset[int]:
+    return frozenset(lane for node in nodes for lane in node.lanes)
+
+
+def is_partition(lanes: int, nodes: Iterable[Node]) -> bool:
+    """Do these nodes hold each lane exactly once?"""
+    return sorted(lane for node in nodes for lane in node.lanes) == list(range(lanes))
+
+
+def deal(lanes: int, members: int) -> tuple[range, ...]:
+    """Contiguous lanes for each member: as even as can be, then cut where it leaves the fewest subtrees.
+
+    Every member gets the floor or the ceiling of lanes / members: the slowest decides the step. Among those cuts, fewest
+    subtrees at the worst member (rounds of the reduce), then fewest in all (bytes sent). Members beyond the lanes get none.
+    """
+    if members < 1 or lanes < 1:
+        raise Invariant(f"cannot deal {lanes} lanes to {members} members")
+    if members >= lanes:
+        return tuple(range(min(i, lanes), min(i + 1, lanes)) for i in range(members))
+    least, most = lanes // members, -(-lanes // members)
+    # best[i][stop] = (worst, total, start): the best way for the first i members to end at stop, i having begun at start.
+    best: list[dict[int, tuple[int, int, int]]] = [{0: (0, 0, 0)}]
+    for index in range(members):
+        left = members - index - 1
+        following: dict[int, tuple[int, int, int]] = {}
+        for start, (worst, total, _) in best[-1].items():
+            for stop in {start + least, start + most}:
+                if left * least <= lanes - stop <= left * most:
+                    nodes = _count(lanes, start, stop)
+                    candidate = (max(worst, nodes), total + nodes, start)
+                    if stop not in following or candidate < following[stop]:
+                        following[stop] = candidate
+        best.append(following)
+    cuts = [lanes]
+    for ways in reversed(best[1:]):
+        cuts.append(ways[cuts[-1]][2])
+    cuts.reverse()
+    return tuple(range(cuts[i], cuts[i + 1]) for i in range(members))
+
+
+def _count(lanes: int, start: int, stop: int) -> int:
+    """How many maximal subtrees cover [start, stop)."""
+
+    def walk(node: Node) -> int:
+        if start <= node.start and node.stop <= stop:
+            return 1
+        if node.stop <= start or stop <= node.start:
+            return 0
+        return sum(walk(child) for child in children(node))
+
+    return walk(root(lanes))
+
+
+def spread(missing: Iterable[int], members: int) -> tuple[tuple[int, ...], ...]:
+    """Deal the missing lanes of a step in doubt: contiguous runs, as even as can be."""
+    todo = sorted(missing)
+    base, extra = divmod(len(todo), members)
+    shares, start = [], 0
+    for index in range(members):
+        stop = start + base + (1 if index < extra else 0)
+        shares.append(tuple(todo[start:stop]))
+        start = stop
+    return tuple(shares)

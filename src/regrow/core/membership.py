@@ -1,0 +1,382 @@
+"""The coordinator: who takes part. It never decides whether a step commits, and a healthy step does not need it.
+
+Rules (docs/protocol.md, invariants M1 to M7):
+- Versions only grow. The term is raised and made durable before anything else; each roster is made durable before it is
+  pushed.
+- The first roster waits for every replica that can still come; its members are founders, their initial state is step 0.
+- Whoever is proven dead, or silent for a lease, is left out by a new roster at once. Nobody is evicted within one lease
+  of the coordinator's start. A member without a seat never gets one back: it returns as a new incarnation.
+- A joiner is seated once every member has entered the current roster, so that one change is digested before the next.
+- Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
+  ends. It never starts again from initial weights.
+- Once a member has committed the last step nobody is replaced.
+"""
+
+from typing import assert_never
+
+import msgspec
+
+from regrow.core.attendance import names_member
+from regrow.core.budget import Budget, BudgetConfig, Exhausted
+from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.messages import (
+    Beat,
+    Complain,
+    Contract,
+    Ending,
+    Entered,
+    FromMember,
+    Join,
+    Left,
+    Push,
+    Raised,
+    Refuse,
+    StatelessFound,
+    Stop,
+)
+from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version, compose
+
+
+class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator chose."""
+
+    replicas: tuple[str, ...]
+    lanes: int
+    lease_s: float = 30.0
+    """Silence after which a member is evicted. Fencing does not rest on it."""
+    grace_s: float = 1.0
+    """How long a complaint may wait for the death that explains it before the same members re-form."""
+    budget: BudgetConfig = BudgetConfig()
+
+
+class _Presence(msgspec.Struct, kw_only=True):
+    """A joined member, as the coordinator knows it."""
+
+    endpoint: Endpoint
+    founder: bool
+    heard_s: float
+    entered: Version = NO_VERSION
+    left: Version | None = None
+
+
+class Membership:
+    """`handle(event) -> effects`; time arrives inside events."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        self._config = config
+        self._term = (saved.term if saved else 0) + 1
+        self._n = 0
+        self.roster = saved.roster if saved else None
+        self._floor = saved.floor if saved else 0
+        self._lives: dict[str, int] = dict(saved.lives) if saved else {}
+        self._lost: set[str] = set(saved.lost) if saved else set()
+        self._resumed = saved is not None and bool(saved.lives)
+        self._present: dict[Member, _Presence] = {}
+        self._gone: set[Member] = set()
+        """Dead or evicted members: never seated again."""
+        self._dead: set[Member] = set()
+        self._raised: list[Raised] = []
+        self._budget = Budget(config.budget)
+        self._contract: Contract | None = None
+        self._opened_s = 0.0
+        self._complained_s: float | None = None
+        self._stopping = False
+        self._ending = saved.ending if saved else False
+        self._left_well = False
+        self._failed_late: list[str] = []
+        self._over = False
+
+    @property
+    def version(self) -> Version:
+        return self.roster.version if self.roster else NO_VERSION
+
+    def handle(self, event: MembershipEvent) -> list[MembershipEffect]:
+        if self._over:
+            return []
+        match event:
+            case Opened(now=now):
+                return self._open(now)
+            case Heard(now=now, message=message):
+                return self._hear(now, message)
+            case Died():
+                return self._died(event)
+            case Ticked(now=now):
+                return self._expire(now)
+            case StopRequested():
+                self._stopping = True
+                return [Send(member=member, message=Stop()) for member in self._present]
+        assert_never(event)
+
+    # Starting
+
+    def _open(self, now: float) -> list[MembershipEffect]:
+        self._opened_s = now
+        if not self._resumed:
+            self._lives = dict.fromkeys(self._config.replicas, 0)
+        # After a restart some of these may never have been started: an agent starts each incarnation at most once.
+        starts = [Member(replica, life) for replica, life in self._lives.items() if replica not in self._lost]
+        return [self._persist(), *(Start(member=member, delay_s=0.0, why="the job starts") for member in starts)]
+
+    def _persist(self) -> Persist:
+        return Persist(
+            saved=Saved(
+                term=self._term,
+                roster=self.roster,
+                lives=dict(self._lives),
+                floor=self._floor,
+                lost=tuple(sorted(self._lost)),
+                ending=self._ending,
+            )
+        )
+
+    # Messages
+
+    def _hear(self, now: float, message: FromMember) -> list[MembershipEffect]:
+        member = names_member(message)
+        presence = self._present.get(member)
+        if presence is not None:
+            presence.heard_s = now
+        match message:
+            case Join():
+                return self._join(now, message)
+            case Raised():
+                return self._raise(message)
+            case Beat():
+                return []
+        if presence is None:
+            return []  # evicted or dead meanwhile: what it says no longer counts
+        match message:
+            case Entered(version=version, step=step):
+                presence.entered = max(presence.entered, version)
+                self._floor = max(self._floor, step)
+                return self._admit(f"entered-{member}")
+            case Complain(version=version):
+                if version == self.version and self._complained_s is None:
+                    self._complained_s = now
+                return []
+            case StatelessFound(version=version, why=why):
+                return self._end("state-lost", why) if version == self.version else []
+            case Ending():
+                return self._end_begins()
+            case Left(version=version):
+                presence.left = version
+                # A newer roster still counts on a member that has left: its groups can never form.
+                return self._issue(f"left-{member}", f"{member} has left") if version < self.version else []
+        assert_never(message)
+
+    def _join(self, now: float, join: Join) -> list[MembershipEffect]:
+        member = join.member
+        if member in self._gone or self._lives.get(member.replica) != member.incarnation:
+            return [Send(member=member, message=Refuse(why=f"the job goes on without {member}"))]
+        if join.seen.term > self._term:
+            self._term = join.seen.term + 1
+        if self._contract is None:
+            self._contract = join.contract
+        difference = self._contract.difference(join.contract)
+        if difference is not None:
+            return self._refuse(member, difference)
+        seat = self.roster.seat(member) if self.roster else None
+        if member not in self._present:
+            founder = seat.founder if seat else False
+            self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
+        self._present[member].entered = max(self._present[member].entered, join.entered)
+        effects: list[MembershipEffect] = []
+        if self._stopping:
+            effects.append(Send(member=member, message=Stop()))
+        if seat is not None and self.roster is not None:
+            return [*effects, Send(member=member, message=Push(roster=self.roster)), *self._admit(f"join-{member}")]
+        if self._ending:
+            return [*effects, Kill(member=member, why="the job is ending")]
+        return effects + (self._admit(f"join-{member}") if self.roster else self._found(f"join-{member}"))
+
+    def _refuse(self, member: Member, difference: str) -> list[MembershipEffect]:
+        why = f"{member.replica} cannot take part: {difference}"
+        effects: list[MembershipEffect] = [Send(member=member, message=Refuse(why=why))]
+        if self.roster is None:
+            return effects + self._end("failed", f"replicas differ: {why}")
+        self._lost.add(member.replica)
+        return [*effects, Lost(replica=member.replica, why=why)]
+
+    def _raise(self, raised: Raised) -> list[MembershipEffect]:
+        self._raised.append(raised)
+        if raised.scope == "job":
+            return self._end("failed", f"{raised.member} raised {raised.kind}")
+        if raised.scope == "replica":
+            self._lost.add(raised.member.replica)
+            return [Lost(replica=raised.member.replica, why=f"{raised.member} raised {raised.kind}")]
+        for other in self._raised:
+            same = (other.kind, other.place) == (raised.kind, raised.place)
+            if same and other.member.replica != raised.member.replica:
+                where = f"{raised.kind} at {raised.place} was raised by {other.member} and by {raised.member}"
+                return self._end("failed", f"{where}: an error in the script, not in a machine")
+        return []
+
+    def _end_begins(self) -> list[MembershipEffect]:
+        if self._ending:
+            return []
+        self._ending = True
+        seated = set(self.roster.members) if self.roster else set()
+        effects: list[MembershipEffect] = [self._persist()]
+        for replica, incarnation in self._lives.items():
+            member = Member(replica, incarnation)
+            if member not in seated and member not in self._dead:
+                self._gone.add(member)
+                effects.append(Kill(member=member, why="the job is ending"))
+        return effects
+
+    # Deaths and silence
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        member = died.member
+        if member in self._dead:
+            return []
+        self._dead.add(member)
+        self._gone.add(member)
+        presence = self._present.pop(member, None)
+        has_left = (presence is not None and presence.left is not None) or (self._ending and died.clean)
+        self._left_well |= has_left and died.clean
+        if has_left and not died.clean:
+            self._failed_late.append(f"{member} {died.how} after its last step")
+        effects: list[MembershipEffect] = []
+        if not has_left and self.roster is not None and self.roster.seat(member) is not None:
+            effects += self._issue(f"died-{member}", f"{member} {died.how}")
+        if self._over:
+            return effects
+        if self._ending:
+            return effects + self._finish()
+        if has_left:
+            return effects
+        return effects + self._restart(died)
+
+    def _restart(self, died: Died) -> list[MembershipEffect]:
+        replica = died.member.replica
+        if self._lives.get(replica) != died.member.incarnation:
+            return []
+        effects: list[MembershipEffect] = []
+        if replica not in self._lost:
+            allowed = self._budget.spend(replica, died.now)
+            if isinstance(allowed, Exhausted):
+                self._lost.add(replica)
+                effects.append(Lost(replica=replica, why=allowed.why))
+            elif self._hopeless():
+                return self._end("failed", f"{died.member} {died.how} and there is no other replica to go on with")
+            else:
+                member = Member(replica, died.member.incarnation + 1)
+                self._lives[replica] = member.incarnation
+                return [
+                    self._persist(),
+                    Start(member=member, delay_s=allowed.delay_s, why=f"{died.member} {died.how}"),
+                ]
+        if set(self._config.replicas) <= self._lost:
+            return effects + self._end("failed", "no replica is left that may be restarted")
+        return [*effects, self._persist(), *self._found(f"lost-{replica}")]
+
+    def _hopeless(self) -> bool:
+        """A script that raised before any state existed, with nobody else to show that it can run."""
+        return self.roster is None and len(self._config.replicas) == 1 and bool(self._raised)
+
+    def _expire(self, now: float) -> list[MembershipEffect]:
+        effects: list[MembershipEffect] = []
+        if self.roster is None:
+            return effects
+        if now - self._opened_s > self._config.lease_s:
+            for member in self.roster.members:
+                if member in self._gone:
+                    continue
+                presence = self._present.get(member)
+                if presence is not None and presence.left is not None:
+                    continue
+                heard_s = presence.heard_s if presence else self._opened_s
+                if now - heard_s > self._config.lease_s:
+                    effects += self._evict(member, f"silent for {now - heard_s:.1f} s")
+                    if self._over:
+                        return effects
+        if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
+            effects += self._issue("complaint", "a group broke, and every member lives")
+        return effects
+
+    def _evict(self, member: Member, why: str) -> list[MembershipEffect]:
+        self._gone.add(member)
+        self._present.pop(member, None)
+        made = self._issue(f"evicted-{member}", f"{member} is evicted: {why}")
+        told: list[MembershipEffect] = []
+        if self.roster is not None and not self._over:
+            told = [Send(member=member, message=Push(roster=self.roster))]
+        return [*made, *told, Kill(member=member, why=why)]
+
+    # Rosters
+
+    def _found(self, cause: str) -> list[MembershipEffect]:
+        """The first roster, once everyone who can still come is there."""
+        if self.roster is not None:
+            return []
+        awaited = [replica for replica in self._config.replicas if replica not in self._lost]
+        if {member.replica for member in self._present} != set(awaited) or not awaited:
+            return []
+        for presence in self._present.values():
+            presence.founder = True
+        return self._make(set(self._present), cause, "every replica is ready")
+
+    def _admit(self, cause: str) -> list[MembershipEffect]:
+        """Seat the waiting joiners, once the current roster was entered by all its members."""
+        roster = self.roster
+        if roster is None or self._ending:
+            return []
+        waiting = {member for member in self._present if roster.seat(member) is None}
+        present = {member for member in roster.members if member in self._present}
+        entered = all(m in present and self._present[m].entered == roster.version for m in roster.members)
+        if not waiting or not entered:
+            return []
+        return self._make(present | waiting, cause, f"{', '.join(map(str, sorted(waiting)))} joined")
+
+    def _issue(self, cause: str, why: str) -> list[MembershipEffect]:
+        """A roster of those members of the current one that are left."""
+        roster = self.roster
+        if roster is None:
+            return []
+        staying = {member for member in roster.members if member not in self._gone}
+        staying = {m for m in staying if (p := self._present.get(m)) is None or p.left is None}
+        if staying:
+            return self._make(staying, cause, why)
+        if self._ending:
+            return self._finish()
+        return self._end("state-lost", f"every member of roster {roster.version} is lost, the last because {why}")
+
+    def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
+        self._n += 1
+        self._complained_s = None
+        version = Version(self._term, self._n)
+        old = self.roster
+        seats = {member: self._seat_of(member, old) for member in members}
+        self.roster = compose(version, seats, self._config.lanes, self._floor, cause)
+        push = Push(roster=self.roster)
+        told = [Send(member=member, message=push) for member in self.roster.members]
+        return [self._persist(), Made(roster=self.roster, why=why), *told]
+
+    def _seat_of(self, member: Member, old: Roster | None) -> tuple[Endpoint, bool]:
+        presence = self._present.get(member)
+        if presence is not None:
+            return presence.endpoint, presence.founder
+        seat = old.seat(member) if old else None
+        assert seat is not None, f"{member} is neither present nor seated"
+        return seat.endpoint, seat.founder
+
+    # The end
+
+    def _finish(self) -> list[MembershipEffect]:
+        """Over once nobody is left to wait for: those who left have exited too."""
+        roster = self.roster
+        if roster is not None and any(member not in self._gone for member in roster.members):
+            return []
+        if any(member not in self._dead for member in self._present):
+            return []
+        if self._failed_late:
+            return self._end("failed", "; ".join(self._failed_late))
+        if not self._left_well:
+            return self._end("state-lost", "every member was lost between the last step and the end")
+        return self._end("stopped" if self._stopping else "finished", "every member has left")
+
+    def _end(self, outcome: str, why: str) -> list[MembershipEffect]:
+        self._over = True
+        return [End(outcome=outcome, why=why, first=self._raised[0] if self._raised else None)]

@@ -1,0 +1,44 @@
+"""What can happen to the coordinator."""
+
+import msgspec
+
+from regrow.core.messages import FromMember
+from regrow.core.roster import Member
+
+
+class Opened(msgspec.Struct, frozen=True, kw_only=True):
+    """The coordinator starts."""
+
+    now: float
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """A member sent a message."""
+
+    now: float
+    message: FromMember
+
+
+class Died(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent proves that a worker's process is gone. May be reported more than once."""
+
+    now: float
+    member: Member
+    how: str
+    clean: bool
+    """Exit code 0."""
+
+
+class Ticked(msgspec.Struct, frozen=True, kw_only=True):
+    """Time passed."""
+
+    now: float
+
+
+class StopRequested(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator wants the job to stop at the next boundary."""
+
+    now: float
+
+
+MembershipEvent = Opened | Heard | Died | Ticked | StopRequested

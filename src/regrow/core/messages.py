@@ -1,0 +1,202 @@
+"""What goes over a wire. Every struct is one message; the tag is its name. Sizes are bounded by the framing."""
+
+import msgspec
+
+from regrow.core.roster import Endpoint, Member, Roster, Version
+
+PROTOCOL = 1
+"""Raised with every change that an older peer would misread. A mismatch is refused by name."""
+
+
+class Contract(msgspec.Struct, frozen=True, kw_only=True):
+    """What every replica of a job must agree on, by name: the job's mathematics and its numerics."""
+
+    terms: dict[str, str]
+
+    def difference(self, other: "Contract") -> str | None:
+        """The first term on which the other differs from this one, in words."""
+        for name in sorted(self.terms.keys() | other.terms.keys()):
+            ours, theirs = self.terms.get(name, "(absent)"), other.terms.get(name, "(absent)")
+            if ours != theirs:
+                return f"{name} is {theirs}, the job has {ours}"
+        return None
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+# From a member to the coordinator
+
+
+class Join(_Message, frozen=True, kw_only=True):
+    """Ready in its first `job.steps`, or back after a lost connection (then `seen` is the newest roster it knows)."""
+
+    member: Member
+    endpoint: Endpoint
+    contract: Contract
+    seen: Version
+    entered: Version
+    """The newest roster it went on under; (0, 0) for none."""
+    step: int
+
+
+class Entered(_Message, frozen=True, kw_only=True):
+    """Holds state and goes on at this step under this roster."""
+
+    member: Member
+    version: Version
+    step: int
+
+
+class Complain(_Message, frozen=True, kw_only=True):
+    """The groups of this roster broke and no newer roster has come."""
+
+    member: Member
+    version: Version
+    why: str
+
+
+class StatelessFound(_Message, frozen=True, kw_only=True):
+    """The resolve of this roster found nobody who holds the job's state."""
+
+    member: Member
+    version: Version
+    why: str
+
+
+class Ending(_Message, frozen=True, kw_only=True):
+    """Has committed the job's last step: from here on nobody lost is replaced."""
+
+    member: Member
+    step: int
+
+
+class Left(_Message, frozen=True, kw_only=True):
+    """Everyone acknowledged the end; this member takes no further part and will exit by itself."""
+
+    member: Member
+    version: Version
+    step: int
+
+
+class Raised(_Message, frozen=True, kw_only=True):
+    """The user's script raised; the process is about to exit."""
+
+    member: Member
+    kind: str
+    place: str
+    """file:line of the innermost frame of the user's code."""
+    traceback: str
+    step: int | None
+    lane: int | None
+    """None outside lanes."""
+    scope: str
+    """"step": it may pass elsewhere; "replica": this replica can never take part; "job": only the user can mend it."""
+
+
+class Beat(_Message, frozen=True, kw_only=True):
+    """Still here."""
+
+    member: Member
+
+
+FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised | Beat
+
+
+# From the coordinator to a member
+
+
+class Push(_Message, frozen=True, kw_only=True):
+    """The newest roster."""
+
+    roster: Roster
+
+
+class Refuse(_Message, frozen=True, kw_only=True):
+    """You cannot take part; says why."""
+
+    why: str
+
+
+class Stop(_Message, frozen=True, kw_only=True):
+    """Wish to stop at the next boundary."""
+
+
+ToMember = Push | Refuse | Stop
+
+
+# Between members
+
+
+class Put(_Message, frozen=True, kw_only=True):
+    """A formation's key and value, kept by the roster's first member."""
+
+    version: Version
+    key: str
+    value: bytes
+
+
+class Get(_Message, frozen=True, kw_only=True):
+    """Wait until this key was put, then answer with Value."""
+
+    version: Version
+    key: str
+
+
+class Value(_Message, frozen=True, kw_only=True):
+    key: str
+    value: bytes
+
+
+class Ask(_Message, frozen=True, kw_only=True):
+    """A joiner asks its donor for the state of this step."""
+
+    member: Member
+    version: Version
+    step: int
+
+
+class Offer(_Message, frozen=True, kw_only=True):
+    """The donor's answer: what follows as raw bytes, in this order."""
+
+    step: int
+    skeleton: bytes
+    """JSON of the tracked state with tensors replaced by their index."""
+    sizes: tuple[int, ...]
+    digest: str
+
+
+class Thanks(_Message, frozen=True, kw_only=True):
+    """The state arrived whole."""
+
+
+Between = Put | Get | Value | Ask | Offer | Thanks
+
+
+# The door: before anything else, both sides prove that they know the job's token
+
+
+class Challenge(_Message, frozen=True, kw_only=True):
+    protocol: int
+    nonce: bytes
+
+
+class Hello(_Message, frozen=True, kw_only=True):
+    protocol: int
+    name: str
+    nonce: bytes
+    proof: bytes
+
+
+class Welcome(_Message, frozen=True, kw_only=True):
+    proof: bytes
+
+
+class Denied(_Message, frozen=True, kw_only=True):
+    why: str
+
+
+Door = Challenge | Hello | Welcome | Denied
+
+Message = FromMember | ToMember | Between | Door

@@ -1,0 +1,71 @@
+"""Which samples a microbatch holds, and which seed it draws from: pure functions of (seed, position).
+
+The epochs, each permuted by (seed, epoch), form one endless stream; a step takes the next samples of it. The permutation
+is a keyed Feistel network walked until it lands inside the data set, so nothing is stored and any position costs the same.
+"""
+
+import msgspec
+
+_MASK = (1 << 64) - 1
+
+
+def mix(*words: int) -> int:
+    """64 well-mixed bits of a sequence of integers (the splitmix64 finaliser, chained)."""
+    state = 0x9E3779B97F4A7C15
+    for word in words:
+        state = (state + (word & _MASK) * 0xD1342543DE82EF95 + 0x9E3779B97F4A7C15) & _MASK
+        state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
+        state ^= state >> 31
+    return state
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How the endless stream of samples is cut into steps, lanes and microbatches."""
+
+    seed: int
+    lanes: int
+    microbatches_per_lane: int
+    batch_size: int
+    dataset_size: int
+
+    def positions(self, step: int, lane: int, microbatch: int) -> range:
+        """Places in the stream of this microbatch's samples."""
+        index = (step * self.lanes + lane) * self.microbatches_per_lane + microbatch
+        return range(index * self.batch_size, (index + 1) * self.batch_size)
+
+    def lane_positions(self, step: int, lane: int) -> range:
+        first = self.positions(step, lane, 0)
+        return range(first.start, first.start + self.microbatches_per_lane * self.batch_size)
+
+    def sample(self, position: int) -> int:
+        """The data set's index at this place of the stream."""
+        epoch, offset = divmod(position, self.dataset_size)
+        return permuted(offset, self.dataset_size, mix(self.seed, 0x0E70C4, epoch))
+
+    def samples(self, step: int, lane: int, microbatch: int) -> tuple[int, ...]:
+        return tuple(self.sample(position) for position in self.positions(step, lane, microbatch))
+
+
+def permuted(offset: int, size: int, key: int) -> int:
+    """Where a keyed permutation of range(size) sends this offset."""
+    half = max(1, ((size - 1).bit_length() + 1) // 2)
+    mask = (1 << half) - 1
+    value = offset
+    while True:
+        left, right = value >> half, value & mask
+        for turn in range(4):
+            left, right = right, left ^ (mix(key, turn, right) & mask)
+        value = (left << half) | right
+        if value < size:
+            return value
+
+
+def microbatch_seed(seed: int, step: int, lane: int, microbatch: int) -> int:
+    """The random state a microbatch starts from, whoever computes it."""
+    return mix(seed, 0x3B, step, lane, microbatch)
+
+
+def commit_seed(seed: int, step: int) -> int:
+    """The random state everyone has on leaving the inner loop of this step."""
+    return mix(seed, 0xC0, step)

@@ -1,0 +1,188 @@
+"""The facts a journal holds. One line is one fact: who saw it, when, and what.
+
+Journals of several processes are merged by roster, step and cause, never by clock; the clocks are for people and for
+measuring phases on one machine.
+"""
+
+import msgspec
+
+from regrow.core.lanes import Node
+from regrow.core.roster import Member, Version
+
+
+class _Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="fact"):
+    pass
+
+
+class JobOpened(_Fact, frozen=True, kw_only=True):
+    job: str
+    replicas: tuple[str, ...]
+    lanes: int
+    command: tuple[str, ...]
+
+
+class SeatTaken(msgspec.Struct, frozen=True, kw_only=True):
+    member: Member
+    founder: bool
+    lanes: tuple[int, ...]
+
+
+class RosterMade(_Fact, frozen=True, kw_only=True):
+    version: Version
+    cause: str
+    why: str
+    floor: int
+    seats: tuple[SeatTaken, ...]
+
+
+class WorkerStarted(_Fact, frozen=True, kw_only=True):
+    member: Member
+    pid: int
+    host: str
+    why: str
+
+
+class WorkerExited(_Fact, frozen=True, kw_only=True):
+    member: Member
+    pid: int
+    how: str
+    clean: bool
+    cause: str
+
+
+class WorkerRaised(_Fact, frozen=True, kw_only=True):
+    member: Member
+    kind: str
+    place: str
+    step: int | None
+    lane: int | None
+    scope: str
+    traceback: str
+
+
+class ReplicaLost(_Fact, frozen=True, kw_only=True):
+    replica: str
+    why: str
+
+
+class RosterReceived(_Fact, frozen=True, kw_only=True):
+    version: Version
+    cause: str
+
+
+class GroupsAborted(_Fact, frozen=True, kw_only=True):
+    below: Version
+
+
+class GroupsFormed(_Fact, frozen=True, kw_only=True):
+    version: Version
+
+
+class GroupsBroke(_Fact, frozen=True, kw_only=True):
+    version: Version
+    why: str
+
+
+class RosterAdopted(_Fact, frozen=True, kw_only=True):
+    """The resolve table was seen: what this member makes of the step in doubt."""
+
+    version: Version
+    step: int
+    keep: tuple[Node, ...]
+    compute: tuple[int, ...]
+    drop: tuple[Node, ...]
+    why: str
+
+
+class LaneComputed(_Fact, frozen=True, kw_only=True):
+    """start and stop: the lane's samples, as places in the endless stream."""
+
+    step: int
+    lane: int
+    start: int
+    stop: int
+
+
+class Committed(_Fact, frozen=True, kw_only=True):
+    step: int
+    attempt: Version
+    digest: int
+    holdings: tuple[tuple[Node, ...], ...]
+    by: str
+    loss: float | None
+
+
+class StateFetched(_Fact, frozen=True, kw_only=True):
+    version: Version
+    step: int
+    donor: Member
+    size_bytes: int
+    digest: str
+
+
+class StateServed(_Fact, frozen=True, kw_only=True):
+    version: Version
+    step: int
+    joiners: tuple[Member, ...]
+
+
+class Departed(_Fact, frozen=True, kw_only=True):
+    """Takes no further part. `digest` is that of the tracked state, when the job ended as planned."""
+
+    step: int
+    why: str
+    fault: str | None
+    digest: str | None
+
+
+class Refused(_Fact, frozen=True, kw_only=True):
+    """A connection or a message was turned away at the door."""
+
+    peer: str
+    why: str
+
+
+class JobEnded(_Fact, frozen=True, kw_only=True):
+    outcome: str
+    why: str
+
+
+class Gap(_Fact, frozen=True, kw_only=True):
+    """So many lines could not be written (disk full); what follows is whole again."""
+
+    lost: int
+
+
+Fact = (
+    JobOpened
+    | RosterMade
+    | WorkerStarted
+    | WorkerExited
+    | WorkerRaised
+    | ReplicaLost
+    | RosterReceived
+    | GroupsAborted
+    | GroupsFormed
+    | GroupsBroke
+    | RosterAdopted
+    | LaneComputed
+    | Committed
+    | StateFetched
+    | StateServed
+    | Departed
+    | Refused
+    | JobEnded
+    | Gap
+)
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact as the journal keeps it."""
+
+    at: float
+    """Wall clock, seconds."""
+    ns: int
+    """Monotonic clock of the host, nanoseconds."""
+    who: str
+    """The process: "r0.1" (replica r0, incarnation 1), "agent", "coordinator"."""
+    what: Fact

@@ -1,0 +1,140 @@
+"""Resolve: what the members of a new roster make of the step in doubt.
+
+Each states what it holds; the resolution is a pure function of that table, so all reach the same one.
+
+A result is keyed by its attempt (step, roster version). Step t is committed if some member passed its boundary, or if
+every state-holding member holds the complete result of the newest attempt at t. Whoever passed proves that all had stated
+"ok", so all who were members of that attempt hold its result: committing never rests on the passer surviving, nor on
+determinism. Members that hold state but were not in the newest attempt do not exist: one roster without you ends you.
+
+Otherwise the step is redone, and only what is missing is computed: subtrees that are held stay with one named holder.
+"""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from regrow.core.errors import Invariant
+from regrow.core.lanes import Node, lanes_in, spread
+from regrow.core.roster import NO_VERSION, Member, Roster, Version
+
+
+class Statement(msgspec.Struct, frozen=True, kw_only=True):
+    """What one member holds when a roster is formed."""
+
+    member: Member
+    holds_state: bool
+    """Has parameters and optimizer state as of `step`. A joiner that is not healed yet has not."""
+    step: int
+    """Every step below this one is committed here."""
+    attempt: Version = NO_VERSION
+    """The newest attempt at `step` this member took part in."""
+    complete: bool = False
+    """Holds the complete result of that attempt."""
+    digest: int = 0
+    """Of that result."""
+    held: tuple[Node, ...] = ()
+    """Subtrees of `step` whose sum this member holds."""
+    last: int
+    """The job ends before this step."""
+
+
+class Share(msgspec.Struct, frozen=True, kw_only=True):
+    """One member's part of the step in doubt."""
+
+    member: Member
+    keep: tuple[Node, ...]
+    compute: tuple[int, ...]
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """What everyone does next. Members still below `step` commit the result they hold, then go on at `step`."""
+
+    version: Version
+    step: int
+    """The step in doubt: the first one not committed."""
+    last: int
+    shares: tuple[Share, ...]
+    donors: dict[str, Member]
+    """For each joiner (by its name), the member it is healed from."""
+    reporter: Member
+    why: str
+
+    def share(self, member: Member) -> Share:
+        return next(share for share in self.shares if share.member == member)
+
+
+class Stateless(msgspec.Struct, frozen=True, kw_only=True):
+    """Nobody in this roster holds the job's state. The job must not go on from initial weights."""
+
+    why: str
+
+
+def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolution | Stateless:
+    """Statements in the order of the roster's seats."""
+    if tuple(s.member for s in table) != roster.members:
+        raise Invariant(f"the table {[str(s.member) for s in table]} is not roster {roster.version}")
+    holders = [s for s in table if s.holds_state]
+    if not holders:
+        return Stateless(why=f"none of {', '.join(map(str, roster.members))} holds the job's state")
+    step, why = _step_in_doubt(holders)
+    if step < roster.floor:
+        return Stateless(
+            why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}"
+        )
+    shares = _shares(roster, lanes, step, holders)
+    current = [s.member for s in holders if s.step == step] or [s.member for s in holders]
+    joiners = [s.member for s in table if not s.holds_state]
+    return Resolution(
+        version=roster.version,
+        step=step,
+        last=min(s.last for s in holders),
+        shares=shares,
+        donors={str(joiner): current[i % len(current)] for i, joiner in enumerate(joiners)},
+        reporter=holders[0].member,
+        why=why,
+    )
+
+
+def _step_in_doubt(holders: list[Statement]) -> tuple[int, str]:
+    top = max(s.step for s in holders)
+    behind = [s for s in holders if s.step < top]
+    for s in behind:
+        if s.step != top - 1 or not s.complete:
+            raise Invariant(f"step {top - 1} was passed by another, but {s.member} does not hold its result: {s}")
+    if behind:
+        return top, f"step {top - 1} was passed: {', '.join(str(s.member) for s in behind)} commit what they hold"
+    newest = max(s.attempt for s in holders)
+    if all(s.complete and s.attempt == newest and s.digest == holders[0].digest for s in holders):
+        return top + 1, f"all hold the result of step {top}, attempt {newest}"
+    return top, f"step {top} goes on: not everyone holds a result of attempt {newest}"
+
+
+def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> tuple[Share, ...]:
+    """Held subtrees stay with one holder each, larger first; the missing lanes are dealt.
+
+    A step of which nothing is held starts under this roster, so the roster's own lanes hold for it. Otherwise the missing
+    lanes go to those who hold state: the others are still being healed.
+    """
+    keep: dict[Member, list[Node]] = {member: [] for member in roster.members}
+    taken: set[int] = set()
+    offers = [
+        (-node.size, roster.index(s.member), node, s.member) for s in holders if s.step == step for node in s.held
+    ]
+    for _, _, node, member in sorted(offers):
+        if taken.isdisjoint(node.lanes):
+            taken.update(node.lanes)
+            keep[member].append(node)
+    if taken:
+        able = [s.member for s in holders]
+        dealt = dict(zip(able, spread(set(range(lanes)) - taken, len(able)), strict=True))
+    else:
+        dealt = {seat.member: seat.lanes for seat in roster.seats}
+    shares = tuple(
+        Share(member=member, keep=tuple(sorted(keep[member])), compute=dealt.get(member, ()))
+        for member in roster.members
+    )
+    counted = sorted([*lanes_in(n for s in shares for n in s.keep), *(lane for s in shares for lane in s.compute)])
+    if counted != list(range(lanes)):
+        raise Invariant(f"the plan of step {step} does not list each lane once: {shares}")
+    return shares

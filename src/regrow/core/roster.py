@@ -1,0 +1,92 @@
+"""Rosters: which members take part, and which lanes each computes in steps that start under it.
+
+Only the coordinator makes rosters. A version is (term, n) and only ever grows: the term rises with each start of a
+coordinator, n with each roster of that term.
+"""
+
+import msgspec
+
+from regrow.core.errors import Invariant
+from regrow.core.lanes import deal
+
+
+class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """Names a roster, and with it an attempt at a step."""
+
+    term: int
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.term}.{self.n}"
+
+
+NO_VERSION = Version(0, 0)
+
+
+class Member(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One life of one replica. A restarted replica is a new member."""
+
+    replica: str
+    incarnation: int
+
+    def __str__(self) -> str:
+        return f"{self.replica}.{self.incarnation}"
+
+
+class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """Where a process listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+class Seat(msgspec.Struct, frozen=True, kw_only=True):
+    """A member's place in a roster."""
+
+    member: Member
+    endpoint: Endpoint
+    founder: bool
+    """True when this member's own initial state is the job's state at step 0."""
+    lanes: tuple[int, ...]
+
+
+class Roster(msgspec.Struct, frozen=True, kw_only=True):
+    """Who takes part from now on."""
+
+    version: Version
+    seats: tuple[Seat, ...]
+    floor: int
+    """The job has committed every step below this one; a roster that would resolve lower is refused."""
+    cause: str
+    """Id of the observation that led to this roster."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        return tuple(seat.member for seat in self.seats)
+
+    def seat(self, member: Member) -> Seat | None:
+        return next((seat for seat in self.seats if seat.member == member), None)
+
+    def index(self, member: Member) -> int:
+        for index, seat in enumerate(self.seats):
+            if seat.member == member:
+                return index
+        raise Invariant(f"{member} has no seat in roster {self.version}")
+
+    def lanes_of(self, member: Member) -> tuple[int, ...]:
+        return self.seats[self.index(member)].lanes
+
+
+def compose(
+    version: Version, present: dict[Member, tuple[Endpoint, bool]], lanes: int, floor: int, cause: str
+) -> Roster:
+    """The roster of these members: sorted, so that every path to the same set gives the same seats and lanes."""
+    members = sorted(present)
+    seats = tuple(
+        Seat(member=member, endpoint=present[member][0], founder=present[member][1], lanes=tuple(dealt))
+        for member, dealt in zip(members, deal(lanes, len(members)), strict=True)
+    )
+    return Roster(version=version, seats=seats, floor=floor, cause=cause)
