@@ -43,13 +43,9 @@ class Budget:
         mine = self._spent.setdefault(replica, [])
         everyone = sum(len(times) for times in self._spent.values())
         if len(mine) >= config.max_restarts:
-            return Exhausted(
-                why=f"{replica} was restarted {len(mine)} times within {config.window_s:g} s (--max-restarts)"
-            )
+            return Exhausted(why=f"{replica} was restarted {len(mine)} times within {config.window_s:g} s (--max-restarts)")
         if everyone >= config.max_job_restarts:
-            return Exhausted(
-                why=f"the job restarted {everyone} replicas within {config.window_s:g} s (--max-job-restarts)"
-            )
+            return Exhausted(why=f"the job restarted {everyone} replicas within {config.window_s:g} s (--max-job-restarts)")
         mine.append(now)
         delay_s = 0.0 if len(mine) == 1 else config.backoff_s * 2.0 ** (len(mine) - 2)
         return Restart(delay_s=min(config.backoff_cap_s, delay_s), used=len(mine))

@@ -171,9 +171,7 @@ class Ledger:
         self._ends.append((who, fact))
         first_who, first = self._ends[0]
         if (first.step, first.digest) != (fact.step, fact.digest):
-            what = (
-                f"{first_who} ended at step {first.step} with {first.digest}, {who} at {fact.step} with {fact.digest}"
-            )
+            what = f"{first_who} ended at step {first.step} with {first.digest}, {who} at {fact.step} with {fact.digest}"
             return [_broken("one-end", what, (first_who, first), (who, fact))]
         return []
 

@@ -79,9 +79,7 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
         return Stateless(why=f"none of {', '.join(map(str, roster.members))} holds the job's state")
     step, why = _step_in_doubt(holders)
     if step < roster.floor:
-        return Stateless(
-            why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}"
-        )
+        return Stateless(why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}")
     shares = _shares(roster, lanes, step, holders)
     current = [s.member for s in holders if s.step == step] or [s.member for s in holders]
     joiners = [s.member for s in table if not s.holds_state]
@@ -118,9 +116,7 @@ def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> 
     """
     keep: dict[Member, list[Node]] = {member: [] for member in roster.members}
     taken: set[int] = set()
-    offers = [
-        (-node.size, roster.index(s.member), node, s.member) for s in holders if s.step == step for node in s.held
-    ]
+    offers = [(-node.size, roster.index(s.member), node, s.member) for s in holders if s.step == step for node in s.held]
     for _, _, node, member in sorted(offers):
         if taken.isdisjoint(node.lanes):
             taken.update(node.lanes)
@@ -131,8 +127,7 @@ def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> 
     else:
         dealt = {seat.member: seat.lanes for seat in roster.seats}
     shares = tuple(
-        Share(member=member, keep=tuple(sorted(keep[member])), compute=dealt.get(member, ()))
-        for member in roster.members
+        Share(member=member, keep=tuple(sorted(keep[member])), compute=dealt.get(member, ())) for member in roster.members
     )
     counted = sorted([*lanes_in(n for s in shares for n in s.keep), *(lane for s in shares for lane in s.compute)])
     if counted != list(range(lanes)):

@@ -80,9 +80,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
         return self.seats[self.index(member)].lanes
 
 
-def compose(
-    version: Version, present: dict[Member, tuple[Endpoint, bool]], lanes: int, floor: int, cause: str
-) -> Roster:
+def compose(version: Version, present: dict[Member, tuple[Endpoint, bool]], lanes: int, floor: int, cause: str) -> Roster:
     """The roster of these members: sorted, so that every path to the same set gives the same seats and lanes."""
     members = sorted(present)
     seats = tuple(

@@ -1,0 +1,62 @@
+"""A worker's door: what the agent tells it through the environment. Read once, here; nothing else reads os.environ."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from regrow.core.errors import ConfigError
+from regrow.core.roster import Endpoint, Member
+
+_PREFIX = "REGROW_"
+
+
+class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker knows of its job before it has spoken to anyone."""
+
+    member: Member
+    coordinator: Endpoint
+    token: str
+    """Hex. Never logged; also in the run directory, mode 0600."""
+    run_dir: Path
+    host: str
+    """The address this worker listens on and its peers connect to."""
+    lanes: int | None
+    """The --lanes flag; None leaves it to the script."""
+    faults: str = ""
+    """Fault points to arm, for tests: see shell.faultpoint."""
+
+    def to_environ(self) -> dict[str, str]:
+        return {
+            _PREFIX + "REPLICA": self.member.replica,
+            _PREFIX + "INCARNATION": str(self.member.incarnation),
+            _PREFIX + "COORDINATOR": str(self.coordinator),
+            _PREFIX + "TOKEN": self.token,
+            _PREFIX + "RUN_DIR": str(self.run_dir),
+            _PREFIX + "HOST": self.host,
+            _PREFIX + "LANES": "" if self.lanes is None else str(self.lanes),
+            _PREFIX + "FAULTS": self.faults,
+        }
+
+    @staticmethod
+    def from_environ(environ: Mapping[str, str]) -> "WorkerDoor | None":
+        """None when this process was not started by `regrow run`: it is a job of one."""
+        if _PREFIX + "COORDINATOR" not in environ:
+            return None
+        try:
+            host, _, port = environ[_PREFIX + "COORDINATOR"].rpartition(":")
+            lanes = environ[_PREFIX + "LANES"]
+            return WorkerDoor(
+                member=Member(environ[_PREFIX + "REPLICA"], int(environ[_PREFIX + "INCARNATION"])),
+                coordinator=Endpoint(host, int(port)),
+                token=environ[_PREFIX + "TOKEN"],
+                run_dir=Path(environ[_PREFIX + "RUN_DIR"]),
+                host=environ[_PREFIX + "HOST"],
+                lanes=int(lanes) if lanes else None,
+                faults=environ.get(_PREFIX + "FAULTS", ""),
+            )
+        except (KeyError, ValueError) as error:
+            raise ConfigError(
+                f"the environment names a coordinator but is not whole ({error!r}): start workers with `regrow run`, "
+                f"or unset {_PREFIX}COORDINATOR to run alone"
+            ) from error

@@ -1,0 +1,118 @@
+"""Fault points: named places in the code at which a test may break this very process.
+
+`regrow run --fault r1:backward:step=3:SIGKILL` arms a point in replica r1; unarmed, passing one costs a dictionary look-up.
+
+    SPEC    = TARGET ":" POINT [":" KEY "=" VALUE]... ":" ACTION       several are joined with ","
+    TARGET  = replica ("r1") or member ("r1.0"); a bare replica means incarnation 0 of it
+    KEY     = step | lane | roster (its n) | nth (the nth time the point matches, from 1)
+    ACTION  = SIGKILL | SIGSEGV | SIGSTOP | raise | exit | hang
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+import msgspec
+
+from regrow.core.errors import ConfigError
+from regrow.core.roster import Member
+
+POINTS = {
+    "start": "in the script, before join",
+    "join": "joined the job, before its first roster",
+    "forward": "about to hand a microbatch to the script",
+    "backward": "inside step.backward, before autograd runs",
+    "lane": "a lane is done, nobody knows yet",
+    "reduce": "about to reduce",
+    "reduced": "holds the complete result, has not stated it",
+    "boundary": "about to state its row",
+    "passed": "has passed the boundary, the optimizer has not run",
+    "entered": "the optimizer has run, the next step is about to start",
+    "form": "about to form a roster's groups",
+    "resolve": "about to state what it holds",
+    "resolved": "has seen the resolve table",
+    "serve": "a donor, about to offer its state",
+    "serving": "a donor, half of the state is sent",
+    "fetch": "a joiner, about to ask for state",
+    "fetched": "a joiner, state loaded, about to take part",
+    "farewell": "past the last step, about to acknowledge the end",
+    "after": "after the loop",
+}
+ACTIONS = ("SIGKILL", "SIGSEGV", "SIGSTOP", "raise", "exit", "hang")
+
+
+class FaultInjected(RuntimeError):
+    """What the action "raise" raises."""
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    target: Member
+    point: str
+    where: dict[str, int]
+    action: str
+
+
+def parse(spec: str) -> tuple[Fault, ...]:
+    return tuple(_parse_one(part) for part in spec.split(",") if part)
+
+
+def _parse_one(spec: str) -> Fault:
+    head, *rest = spec.split(":")
+    if len(rest) < 2 or rest[0] not in POINTS or rest[-1] not in ACTIONS:
+        raise ConfigError(
+            f"fault {spec!r} is not TARGET:POINT[:KEY=VALUE]:ACTION with a point of {', '.join(POINTS)} "
+            f"and an action of {', '.join(ACTIONS)}"
+        )
+    replica, dot, incarnation = head.partition(".")
+    try:
+        where = {key: int(value) for key, value in (pair.split("=") for pair in rest[1:-1])}
+        target = Member(replica, int(incarnation) if dot else 0)
+    except ValueError as error:
+        raise ConfigError(f"fault {spec!r}: {error}") from error
+    return Fault(target=target, point=rest[0], where=where, action=rest[-1])
+
+
+class _Armed(msgspec.Struct, kw_only=True):
+    fault: Fault
+    matched: int = 0
+
+
+_armed: dict[str, list[_Armed]] = {}
+_before: list[Callable[[Fault], None]] = []
+
+
+def arm(spec: str, me: Member) -> None:
+    """Arm the faults aimed at this member; called once at the worker's door."""
+    for fault in parse(spec):
+        if fault.target == me:
+            _armed.setdefault(fault.point, []).append(_Armed(fault=fault))
+
+
+def faultpoint(point: str, **where: int) -> None:
+    """Pass a named point."""
+    for armed in _armed.get(point, ()):
+        wanted = {key: value for key, value in armed.fault.where.items() if key != "nth"}
+        if any(where.get(key) != value for key, value in wanted.items()):
+            continue
+        armed.matched += 1
+        if armed.matched == armed.fault.where.get("nth", 1):
+            _strike(armed.fault)
+
+
+def _strike(fault: Fault) -> None:
+    if fault.action.startswith("SIG"):
+        os.kill(os.getpid(), getattr(signal, fault.action))
+        threading.Event().wait(60)  # a fatal signal to a process with several threads may land a moment later
+    elif fault.action == "raise":
+        raise FaultInjected(f"fault injected at {fault.point}")
+    elif fault.action == "exit":
+        raise SystemExit(1)
+    else:
+        _hang()
+
+
+def _hang() -> NoReturn:
+    while True:
+        threading.Event().wait(3600)
