@@ -58,7 +58,7 @@ from regrow.core.events import (
 )
 from regrow.core.lanes import Node, lanes_in, leaf, merges, settled
 from regrow.core.messages import Complain, Ending, Entered, FromMember, Left, StatelessFound
-from regrow.core.resolve import Resolution, Stateless, Statement, resolve
+from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement, resolve
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
 Holdings = tuple[tuple[Node, ...], ...]
@@ -85,7 +85,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Attendance:
     """Decides; its shell (worker.driver, or the simulator) does."""
 
-    def __init__(self, me: Member, *, lanes: int, steps: int) -> None:
+    def __init__(self, me: Member, *, lanes: int, steps: int, initial: Manifest = ()) -> None:
         self.me = me
         self.step = 0
         self.task = Task.AWAY
@@ -96,6 +96,7 @@ class Attendance:
         self.acting: Roster | None = None
         """The roster whose resolution was adopted last; older than `roster` while that one is being entered."""
         self._lanes = lanes
+        self._initial = initial
         self._last = steps
         self._formed = NO_VERSION
         self._attempt = NO_VERSION
@@ -207,6 +208,7 @@ class Attendance:
             digest=self.result.digest if self.result else 0,
             held=tuple(sorted(self.held)),
             last=self._last,
+            manifest=self._initial if self.step == 0 else (),
         )
 
     def _exchanged(self, version: Version, table: tuple[Statement, ...]) -> list[Effect]:
@@ -214,6 +216,9 @@ class Attendance:
         if self.task is Task.GONE or roster is None or version != roster.version:
             return self._settle()  # superseded: all that was stated is still true and will be stated again
         outcome = resolve(roster, self._lanes, table)
+        if isinstance(outcome, Divided):
+            self.task = Task.GONE
+            return [Leave(why=outcome.why, fault="divided")]
         if isinstance(outcome, Stateless):
             self.task = Task.GONE
             message = StatelessFound(member=self.me, version=version, why=outcome.why)

@@ -19,6 +19,10 @@ from regrow.core.lanes import Node, lanes_in, spread
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
 
+Manifest = tuple[tuple[str, str], ...]
+"""Path of each tensor, and what it is: dtype, shape, digest of its content."""
+
+
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """What one member holds when a roster is formed."""
 
@@ -37,6 +41,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """Subtrees of `step` whose sum this member holds."""
     last: int
     """The job ends before this step."""
+    manifest: Manifest = ()
+    """At step 0: each tensor's path with its shape and digest. All replicas must have built the same state."""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +76,13 @@ class Stateless(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolution | Stateless:
+class Divided(msgspec.Struct, frozen=True, kw_only=True):
+    """The founders' initial states differ. Only the user can mend that."""
+
+    why: str
+
+
+def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolution | Stateless | Divided:
     """Statements in the order of the roster's seats."""
     if tuple(s.member for s in table) != roster.members:
         raise Invariant(f"the table {[str(s.member) for s in table]} is not roster {roster.version}")
@@ -80,6 +92,8 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
     step, why = _step_in_doubt(holders)
     if step < roster.floor:
         return Stateless(why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}")
+    if step == 0 and (difference := _difference(holders)) is not None:
+        return Divided(why=difference)
     shares = _shares(roster, lanes, step, holders)
     current = [s.member for s in holders if s.step == step] or [s.member for s in holders]
     joiners = [s.member for s in table if not s.holds_state]
@@ -106,6 +120,20 @@ def _step_in_doubt(holders: list[Statement]) -> tuple[int, str]:
     if all(s.complete and s.attempt == newest and s.digest == holders[0].digest for s in holders):
         return top + 1, f"all hold the result of step {top}, attempt {newest}"
     return top, f"step {top} goes on: not everyone holds a result of attempt {newest}"
+
+
+def _difference(holders: list[Statement]) -> str | None:
+    """The first tensor of the initial state that is not the same everywhere."""
+    first, *others = holders
+    for other in others:
+        ours, theirs = dict(first.manifest), dict(other.manifest)
+        for path in [*ours, *(path for path in theirs if path not in ours)]:
+            if ours.get(path) != theirs.get(path):
+                return (
+                    f"replicas start from different states: {path} is {ours.get(path, '(absent)')} on {first.member}, "
+                    f"{theirs.get(path, '(absent)')} on {other.member}"
+                )
+    return None
 
 
 def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> tuple[Share, ...]:

@@ -1,0 +1,1 @@
+"""What the job's state is: its tree, its digest, its flat gradient, and how it travels."""

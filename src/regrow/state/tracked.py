@@ -1,0 +1,180 @@
+"""The tracked state: the objects that must survive, their digest, and how another member's state is put in their place.
+
+Restoring is exact. `Optimizer.load_state_dict` aliases its source and casts fp32 state of bf16 parameters, so optimizers
+are restored here field by field; modules are written in place; everything else is handed its own copy and checked.
+"""
+
+import hashlib
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+import torch
+import xxhash
+
+from regrow.core.errors import ConfigError, StateError
+from regrow.core.resolve import Manifest
+from regrow.state.memory import bytes_of, plain
+from regrow.state.tree import Flat, Json, canonical, describe, flatten, in_order, unflatten
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class Tracked:
+    """Named objects whose state is the job's state."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Stateful] = {}
+
+    def add(self, name: str, thing: object) -> None:
+        if name in self.objects:
+            raise ConfigError(f"{name!r} is tracked already: give each tracked object its own name")
+        if not isinstance(thing, Stateful):
+            raise ConfigError(
+                f"{name} is a {type(thing).__qualname__} without state_dict() and load_state_dict(): wrap it in an object "
+                "that has both"
+            )
+        flatten(thing.state_dict(), name)
+        self.objects[name] = thing
+
+    def flatten(self) -> Flat:
+        """All tracked state; tensors are the live ones."""
+        flat = flatten({name: thing.state_dict() for name, thing in self.objects.items()}, "")
+        flat.paths = [path.removeprefix(".") for path in flat.paths]
+        return flat
+
+    def parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """Every trainable tensor once, in tracking order: modules' parameters, then what optimizers hold beyond them."""
+        found: dict[int, tuple[str, torch.Tensor]] = {}
+        for name, thing in self.objects.items():
+            if isinstance(thing, torch.nn.Module):
+                for path, parameter in thing.named_parameters():
+                    found.setdefault(id(parameter), (f"{name}.{path}", parameter))
+        for name, thing in self.objects.items():
+            if isinstance(thing, torch.optim.Optimizer):
+                for g, group in enumerate(thing.param_groups):
+                    for p, parameter in enumerate(group["params"]):
+                        found.setdefault(id(parameter), (f"{name}.param_groups[{g}].params[{p}]", parameter))
+        return list(found.values())
+
+    def buffers(self) -> list[tuple[str, torch.Tensor]]:
+        return [
+            (f"{name}.{path}", buffer)
+            for name, thing in self.objects.items()
+            if isinstance(thing, torch.nn.Module)
+            for path, buffer in thing.named_buffers()
+        ]
+
+    def digest(self) -> str:
+        """sha256 over all tracked state, in hex: equal state, equal digest, whatever path led to it."""
+        return _digest(self.flatten(), hashlib.sha256())
+
+    def fingerprint(self) -> str:
+        """The same, thirty times faster and not against an adversary: for transfers."""
+        return _digest(self.flatten(), xxhash.xxh3_128())
+
+    def structure(self) -> Manifest:
+        """Path, dtype and shape of every tensor."""
+        flat = self.flatten()
+        return tuple((path, describe(tensor)) for path, tensor in zip(flat.paths, flat.tensors, strict=True))
+
+    def manifest(self) -> Manifest:
+        """Path of every tensor with its shape and a digest of its content, and one line for all that is no tensor."""
+        flat = self.flatten()
+        rest = ("everything that is not a tensor", xxhash.xxh3_64_hexdigest(canonical(flat.skeleton)))
+        return (
+            *(
+                (path, f"{describe(tensor)} {xxhash.xxh3_64_hexdigest(bytes_of(plain(tensor)))}")
+                for path, tensor in zip(flat.paths, flat.tensors, strict=True)
+            ),
+            rest,
+        )
+
+    def restore(self, skeleton: Json, tensors: list[torch.Tensor], fingerprint: str) -> None:
+        """Take over another member's state. The tensors given may be reused afterwards: nothing aliases them."""
+        states = unflatten(skeleton, tensors)
+        if not isinstance(states, dict) or list(states) != list(self.objects):
+            raise StateError(f"the donor tracks {list(states)}, this replica {list(self.objects)}: run the same script")
+        for name, thing in self.objects.items():
+            _restore(name, thing, states[name])
+        found = self.fingerprint()
+        if found != fingerprint:
+            raise StateError(
+                f"the restored state has digest {found}, the donor's is {fingerprint}: it did not survive the way"
+            )
+
+
+def first_difference(ours: Manifest, theirs: Manifest) -> str | None:
+    """The first path on which two manifests differ, in words."""
+    mine, other = dict(ours), dict(theirs)
+    for path in [*mine, *(p for p in other if p not in mine)]:
+        if mine.get(path) != other.get(path):
+            return f"{path}: {mine.get(path, '(absent)')} here, {other.get(path, '(absent)')} there"
+    return None
+
+
+def _digest(flat: Flat, hasher: Any) -> str:
+    hasher.update(canonical(flat.skeleton))
+    for index in in_order(flat.skeleton):
+        hasher.update(bytes_of(plain(flat.tensors[index])))
+    return str(hasher.hexdigest())
+
+
+def _restore(name: str, thing: Stateful, state: Any) -> None:
+    if isinstance(thing, torch.nn.Module):
+        _restore_module(name, thing, state)
+    elif isinstance(thing, torch.optim.Optimizer) and type(thing).load_state_dict is torch.optim.Optimizer.load_state_dict:
+        _restore_optimizer(thing, state)
+    else:
+        thing.load_state_dict(_own(state))
+
+
+def _restore_module(name: str, module: torch.nn.Module, state: dict[str, Any]) -> None:
+    live = module.state_dict(keep_vars=True)
+    if any(not isinstance(value, torch.Tensor) for value in live.values()):
+        module.load_state_dict(_own(state))  # extra state: only the module knows what to do with it
+        return
+    if live.keys() != state.keys():
+        raise StateError(f"{name} has {sorted(live.keys() ^ state.keys())[0]} on one side only: run the same script")
+    with torch.no_grad():
+        for path, tensor in live.items():
+            if tensor.shape != state[path].shape or tensor.dtype != state[path].dtype:
+                raise StateError(f"{name}.{path} is {describe(tensor)} here, {describe(state[path])} at the donor")
+            tensor.copy_(state[path])
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in state["param_groups"] for number in group["params"]]
+    if len(parameters) != len(numbers):
+        raise StateError(f"the optimizer holds {len(parameters)} parameters here, {len(numbers)} at the donor")
+    by_number = dict(zip(numbers, parameters, strict=True))
+    for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for key in [key for key in group if key != "params" and key not in saved]:
+            del group[key]
+        group.update({key: _own(value) for key, value in saved.items() if key != "params"})
+    optimizer.state.clear()
+    for number, entry in state["state"].items():
+        optimizer.state[by_number[number]] = _own(entry)
+
+
+def _own(value: Any) -> Any:
+    """A copy that shares no memory with the buffers it was received in."""
+    if isinstance(value, torch.Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: _own(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_own(item) for item in value)
+    return value.copy() if hasattr(value, "copy") else value
+
+
+def encode_skeleton(skeleton: Json) -> bytes:
+    return msgspec.json.encode(skeleton)
+
+
+def decode_skeleton(data: bytes) -> Json:
+    return msgspec.json.decode(data)
