@@ -1,0 +1,132 @@
+"""The flat byte layout of one gradient: where each parameter's bytes lie in one buffer.
+
+Every parameter starts at a multiple of ALIGN_BYTES and its span is padded to one, so a cut at a multiple of ALIGN_BYTES
+never splits an element, and element-wise kernels never see a ragged tail: the tail loops of some kernels give other NaN
+bits than their vector loops, and then the result would depend on where a slice was cut.
+
+It knows nothing of values: presence, sums and division are `gradient`'s.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from enum import Enum
+from functools import lru_cache
+from typing import NamedTuple
+
+import torch
+import xxhash
+
+from regrow.core.errors import ConfigError, Invariant
+
+ALIGN_BYTES = 512
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class Span(NamedTuple):
+    """One parameter's place: its bytes are [start, start + size_bytes), then padding up to stop."""
+
+    name: str
+    start: int
+    stop: int
+    size_bytes: int
+    dtype: torch.dtype
+    shape: torch.Size
+
+
+class Source(Enum):
+    """Where a run of a sum comes from: the side that is present, or both."""
+
+    LEFT = "left"
+    RIGHT = "right"
+    BOTH = "both"
+
+
+class Run(NamedTuple):
+    """A maximal byte range of one dtype and one source."""
+
+    start: int
+    stop: int
+    dtype: torch.dtype
+    source: Source
+
+
+class Layout:
+    """Parameters in the given order, which must be the same on every replica."""
+
+    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+        devices = {tensor.device for _, tensor in parameters}
+        if len(devices) > 1:
+            raise ConfigError(f"the parameters of one replica lie on {sorted(map(str, devices))}: keep them on one device")
+        self.device = devices.pop() if devices else torch.device("cpu")
+        spans: list[Span] = []
+        offset = 0
+        for name, tensor in parameters:
+            if tensor.dtype not in DTYPES:
+                raise ConfigError(
+                    f"parameter {name} is {tensor.dtype}: gradients can be reduced in {', '.join(map(str, DTYPES))}"
+                )
+            size_bytes = tensor.numel() * tensor.element_size()
+            stop = offset + _padded(size_bytes)
+            spans.append(Span(name, offset, stop, size_bytes, tensor.dtype, tensor.shape))
+            offset = stop
+        self.spans = tuple(spans)
+        self.size_bytes = offset
+        self.everything = (1 << len(spans)) - 1
+        """The presence mask of a gradient in which no parameter is absent."""
+        self.fingerprint = xxhash.xxh3_64_intdigest(repr(self.spans).encode())
+        """Equal where the layout is: replicas of different models must find out before they add."""
+        self._starts = [span.start for span in spans]
+        # Presence is the same step after step; walking thousands of spans each time would cost more than the adds.
+        self.runs = lru_cache(maxsize=64)(self._runs)
+
+    def new_buffer(self) -> torch.Tensor:
+        """Zeroed bytes for one gradient, aligned whatever the allocator does."""
+        return aligned(self.size_bytes, self.device)
+
+    def views(self, buffer: torch.Tensor) -> list[torch.Tensor]:
+        """One contiguous tensor per parameter, sharing the buffer's bytes."""
+        if buffer.numel() != self.size_bytes:
+            raise Invariant(f"a buffer of {buffer.numel()} bytes does not have this layout of {self.size_bytes}")
+        return [buffer[span.start : span.start + span.size_bytes].view(span.dtype).view(span.shape) for span in self.spans]
+
+    def slices(self, members: int) -> list[tuple[int, int]]:
+        """The byte range each member owns: contiguous, as even as can be; some are empty when there is little to own."""
+        base, extra = divmod(self.size_bytes // ALIGN_BYTES, members)
+        ranges, start = [], 0
+        for index in range(members):
+            stop = start + (base + (1 if index < extra else 0)) * ALIGN_BYTES
+            ranges.append((start, stop))
+            start = stop
+        return ranges
+
+    def _runs(self, start: int, stop: int, left: int, right: int) -> tuple[Run, ...]:
+        """What the sum of two gradients with this presence is made of in [start, stop); absent in both: no run."""
+        runs: list[Run] = []
+        for index in range(max(bisect_right(self._starts, start) - 1, 0), len(self.spans)):
+            span = self.spans[index]
+            if span.start >= stop:
+                break
+            low, high = max(span.start, start), min(span.stop, stop)
+            source = _SOURCES[(left >> index) & 1, (right >> index) & 1]
+            if source is None or low >= high:
+                continue
+            last = runs[-1] if runs else None
+            if last and (last.stop, last.dtype, last.source) == (low, span.dtype, source):
+                runs[-1] = Run(last.start, high, span.dtype, source)
+            else:
+                runs.append(Run(low, high, span.dtype, source))
+        return tuple(runs)
+
+
+_SOURCES = {(0, 0): None, (1, 0): Source.LEFT, (0, 1): Source.RIGHT, (1, 1): Source.BOTH}
+
+
+def aligned(size_bytes: int, device: torch.device) -> torch.Tensor:
+    """Zeroed bytes whose address is a multiple of ALIGN_BYTES."""
+    raw = torch.zeros(size_bytes + ALIGN_BYTES, dtype=torch.uint8, device=device)
+    skip = -raw.data_ptr() % ALIGN_BYTES
+    return raw[skip : skip + size_bytes]
+
+
+def _padded(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
