@@ -5,6 +5,7 @@ RegrowError
 ├── PeerError      nobody yet: another process failed, the protocol will deal with it
 ├── InfraError     the operator: a disk, a port, a machine
 ├── StateError     the operator: training state is missing, different or damaged
+    │   └── Mismatch   this replica alone: its state or settings are not the job's
 └── Invariant      us: a bug in Regrow; carries the story that led there
 """
 
@@ -12,9 +13,14 @@ RegrowError
 class RegrowError(Exception):
     """Base of all errors of this package."""
 
+    scope = "step"
+    """How far it reaches when a worker raises it: see messages.Raised.scope."""
+
 
 class ConfigError(RegrowError):
     """Something the user wrote or asked for cannot work; the message says what to change."""
+
+    scope = "job"
 
 
 class PeerError(RegrowError):
@@ -27,6 +33,12 @@ class InfraError(RegrowError):
 
 class StateError(RegrowError):
     """State is missing, differs between replicas, or does not match its digest."""
+
+
+class Mismatch(StateError):
+    """This replica's state or settings are not the job's: it cannot take part, the others go on."""
+
+    scope = "replica"
 
 
 class Invariant(RegrowError):

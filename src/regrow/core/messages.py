@@ -161,6 +161,8 @@ class Offer(_Message, frozen=True, kw_only=True):
     """The donor's answer: what follows as raw bytes, in this order."""
 
     step: int
+    structure: tuple[tuple[str, str], ...]
+    """Path, dtype and shape of each tensor as the donor's script first built it."""
     skeleton: bytes
     """JSON of the tracked state with tensors replaced by their index."""
     sizes: tuple[int, ...]

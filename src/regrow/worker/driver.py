@@ -1,0 +1,183 @@
+"""Carries out what a member's Attendance decides.
+
+Events come from the training thread, the session thread and formation threads; `tell` lets one in at a time. Effects that
+any thread may carry out are carried out at once, by the caller. The training thread's work goes into a queue, which that
+thread empties in `advance`: everything inside Regrow is done there, and what belongs to the user's loop is returned.
+"""
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+
+from regrow.core.attendance import Attendance
+from regrow.core.boundary import Row
+from regrow.core.effects import (
+    Abort,
+    Adopt,
+    Bound,
+    Commit,
+    Compute,
+    Exchange,
+    Fetch,
+    Form,
+    Leave,
+    Merge,
+    Reduce,
+    Serve,
+    Tell,
+    Work,
+)
+from regrow.core.errors import PeerError
+from regrow.core.events import Bounded, Broken, Event, Exchanged, Fetched, Reduced, RosterPushed, Served, StopAsked
+from regrow.core.records import Fact, GroupsBroke, RosterAdopted, RosterReceived, StateFetched, StateServed
+from regrow.core.resolve import Statement
+from regrow.core.roster import Roster, Version
+from regrow.shell.faultpoint import faultpoint
+from regrow.worker.link import Link
+from regrow.worker.partials import Partials
+from regrow.worker.replica import Replica
+
+Turn = Compute | Commit | Leave
+"""What only the user's loop can do."""
+
+
+class Driver:
+    def __init__(self, attendance: Attendance, replica: Replica, partials: Partials, note: Callable[[Fact], None]) -> None:
+        self.attendance = attendance
+        self.replica = replica
+        self.partials = partials
+        self._note = note
+        self._link: Link | None = None
+        self._lock = threading.Lock()
+        self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
+
+    def connect(self, link: Link) -> None:
+        self._link = link
+
+    @property
+    def link(self) -> Link:
+        assert self._link is not None, "connect() comes first"
+        return self._link
+
+    # Any thread
+
+    def tell(self, event: Event) -> None:
+        with self._lock:
+            events = deque([event])
+            while events:
+                for effect in self.attendance.handle(events.popleft()):
+                    if isinstance(effect, Abort | Form | Tell):
+                        events.extend(self.link.perform(effect))
+                    else:
+                        self._work.put(effect)
+
+    def pushed(self, roster: Roster) -> None:
+        if roster.version > self.attendance.seen:
+            self._note(RosterReceived(version=roster.version, cause=roster.cause))
+        self.tell(RosterPushed(roster=roster))
+
+    def stop_asked(self) -> None:
+        self.tell(StopAsked())
+
+    def refused(self, why: str) -> None:
+        self._work.put(Leave(why=why, fault="refused"))
+
+    # The training thread
+
+    def advance(self) -> Turn:
+        """Do what is asked until it is the user's turn."""
+        while True:
+            work = self._work.get()
+            if isinstance(work, Compute | Commit | Leave):
+                return work
+            self._do(work)
+
+    def enter(self) -> Turn | Reduce:
+        """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
+        while True:
+            work = self._work.get()
+            if isinstance(work, Compute | Commit | Leave | Reduce):
+                return work
+            self._do(work)
+
+    def _do(self, work: Work) -> None:
+        match work:
+            case Adopt():
+                self._adopt(work)
+            case Merge(parent=parent):
+                self.partials.merge(parent)
+            case Exchange() | Fetch() | Serve() | Reduce() | Bound():
+                try:
+                    answer = self._answer(work)
+                except PeerError as error:
+                    self._note(GroupsBroke(version=work.version, why=str(error)))
+                    answer = Broken(version=work.version, why=str(error))
+                self.tell(answer)
+
+    def reduce(self, work: Reduce) -> None:
+        self._do(work)
+
+    def _answer(self, work: Exchange | Fetch | Serve | Reduce | Bound) -> Event:
+        match work:
+            case Exchange(version=version, statement=statement):
+                faultpoint("resolve", step=statement.step, roster=version.n)
+                rows = self.link.group(version).gather_any(msgspec.msgpack.encode(statement))
+                faultpoint("resolved", step=statement.step, roster=version.n)
+                return Exchanged(version=version, table=tuple(msgspec.msgpack.decode(r, type=Statement) for r in rows))
+            case Fetch():
+                return self._fetch(work)
+            case Serve():
+                return self._serve(work)
+            case Reduce(version=version, step=step, holdings=holdings):
+                faultpoint("reduce", step=step, roster=version.n)
+                digest = self.partials.reduce(self.link.group(version), holdings)
+                faultpoint("reduced", step=step, roster=version.n)
+                return Reduced(version=version, digest=digest)
+            case Bound(version=version, row=row):
+                return self._bound(version, row)
+
+    def _bound(self, version: Version, row: Row) -> Event:
+        faultpoint("farewell" if row.step >= self.replica.steps else "boundary", step=row.step, roster=version.n)
+        rows = self.link.group(version).gather(row.pack())
+        return Bounded(version=version, rows=tuple(Row.unpack(data) for data in rows))
+
+    def _adopt(self, work: Adopt) -> None:
+        resolution = work.resolution
+        self.partials.drop(work.drop)
+        share = resolution.share(self.attendance.me)
+        self._note(
+            RosterAdopted(
+                version=resolution.version,
+                step=resolution.step,
+                keep=share.keep,
+                compute=share.compute,
+                drop=work.drop,
+                why=resolution.why,
+            )
+        )
+
+    def _fetch(self, work: Fetch) -> Event:
+        faultpoint("fetch", step=work.step, roster=work.version.n)
+        received = self.link.fetch(work)
+        self.replica.take(received)
+        faultpoint("fetched", step=work.step, roster=work.version.n)
+        self._note(
+            StateFetched(
+                version=work.version,
+                step=work.step,
+                donor=work.donor,
+                size_bytes=received.size_bytes,
+                digest=received.offer.digest,
+            )
+        )
+        return Fetched(version=work.version)
+
+    def _serve(self, work: Serve) -> Event:
+        faultpoint("serve", step=work.step, roster=work.version.n)
+        offer, views = self.replica.offer(work.step)
+        self.link.serve(work, offer, views)
+        self._note(StateServed(version=work.version, step=work.step, joiners=work.joiners))
+        return Served(version=work.version)

@@ -1,0 +1,107 @@
+"""Where a worker's process begins: runs the user's script, and says how it ended.
+
+Called in a process freshly forked from the warm parent. Exit codes: the script's own; 1 when it raised; 64 when it never
+joined; 65 when it ended before the job did; 66 when the others went on without it.
+"""
+
+import os
+import runpy
+import sys
+import traceback
+from types import TracebackType
+
+from regrow.core.errors import ConfigError, InfraError, RegrowError
+from regrow.core.messages import Raised
+from regrow.shell.door import WorkerDoor
+from regrow.shell.faultpoint import arm, faultpoint
+from regrow.worker import job
+from regrow.worker.job import Place
+
+NEVER_JOINED_CODE = 64
+ENDED_EARLY_CODE = 65
+_FLUSH_S = 5.0
+
+place: Place | None = None
+"""This worker's place in its job; None in a script that was started alone."""
+
+
+def run_script(script: str, argv: list[str]) -> int:
+    """Run the script as __main__; returns the process's exit code."""
+    global place
+    door = WorkerDoor.from_environ(os.environ)
+    if door is None:
+        raise InfraError("a worker was started without its door: this is done by `regrow run` alone")
+    arm(door.faults, door.member)
+    place = Place(door)
+    sys.argv = [script, *argv]
+    try:
+        faultpoint("start")
+        runpy.run_path(script, run_name="__main__")
+        code = _end_of(script)
+    except SystemExit as leaving:
+        code = _code(leaving)
+    except BaseException as error:  # the edge of the process: whatever the script raised is recorded and reported
+        _report(place, error, script)
+        code = 1
+    place.session.flush(_FLUSH_S)
+    return code
+
+
+def _end_of(script: str) -> int:
+    """The script ran to its end: was that the job's end too?"""
+    if job.current is None:
+        print(f"regrow: {script} ended without calling regrow.join(): it took no part in the job", file=sys.stderr)
+        return NEVER_JOINED_CODE
+    if not job.current.ended:
+        step, _ = job.current.position
+        error = ConfigError(
+            f"{script} ended at step {step} while the job goes on: run the loop over job.steps() to its end, and stop early "
+            "with job.stop()"
+        )
+        assert place is not None
+        _report(place, error, script)
+        return ENDED_EARLY_CODE
+    return 0
+
+
+def _code(leaving: SystemExit) -> int:
+    if leaving.code is None:
+        return 0
+    if isinstance(leaving.code, int):
+        return leaving.code
+    print(leaving.code, file=sys.stderr)
+    return 1
+
+
+def _report(place: Place, error: BaseException, script: str) -> None:
+    trimmed = _from_script(error.__traceback__, script)
+    text = "".join(traceback.format_exception(type(error), error, trimmed))
+    print(text, file=sys.stderr, end="", flush=True)
+    step, lane = job.current.position if job.current else (None, None)
+    place.session.send(
+        Raised(
+            member=place.door.member,
+            kind=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
+            place=_innermost(trimmed),
+            traceback=text[-64 * 1024 :],
+            step=step,
+            lane=lane,
+            scope=error.scope if isinstance(error, RegrowError) else "step",
+        )
+    )
+
+
+def _from_script(tb: TracebackType | None, script: str) -> TracebackType | None:
+    """The traceback from the script's own first frame on: how we got there is not the user's concern."""
+    walk = tb
+    while walk is not None and walk.tb_frame.f_code.co_filename != script:
+        walk = walk.tb_next
+    return walk or tb
+
+
+def _innermost(tb: TracebackType | None) -> str:
+    """The last frame outside this package: where the user would look."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    frames = traceback.extract_tb(tb)
+    theirs = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(ours)] or list(frames)
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else "?"

@@ -1,0 +1,217 @@
+"""The job, as the user's script sees it: join, track, data, steps."""
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from regrow.core.attendance import Attendance
+from regrow.core.effects import Leave
+from regrow.core.errors import ConfigError, Mismatch, StateError
+from regrow.core.events import StepEntered, StopAsked
+from regrow.core.messages import Contract, Join
+from regrow.core.order import mix
+from regrow.core.records import Departed, Fact
+from regrow.core.roster import Endpoint
+from regrow.shell.door import WorkerDoor
+from regrow.shell.faultpoint import faultpoint
+from regrow.shell.journal import Journal
+from regrow.state.tracked import Tracked
+from regrow.worker import numerics
+from regrow.worker.data import Data, MapStyle, make_data
+from regrow.worker.driver import Driver
+from regrow.worker.guard import Guard
+from regrow.worker.mesh import Mesh
+from regrow.worker.partials import Partials
+from regrow.worker.randomness import seed_everything
+from regrow.worker.replica import Replica
+from regrow.worker.session import Session
+from regrow.worker.solo import ME, SoloLink, founding
+from regrow.worker.step import Step
+
+DEFAULT_LANES = 8
+UNSEATED_CODE = 66
+"""Exit code of a worker that the others went on without."""
+
+
+class Place:
+    """A worker's place in a job of several: its door, its session, its journal."""
+
+    def __init__(self, door: WorkerDoor) -> None:
+        self.door = door
+        self.journal = Journal(door.run_dir / "journal", str(door.member))
+        self.session = Session(door, self.journal)
+        self.endpoint: Endpoint = self.session.open()
+
+
+class Job:
+    """Made by join(). One per process, with one loop over its steps."""
+
+    def __init__(self, place: Place | None, *, lanes: int, microbatches_per_lane: int, seed: int) -> None:
+        self.lanes = lanes
+        self.microbatches_per_lane = microbatches_per_lane
+        self.seed = seed
+        self.place = place
+        self._tracked = Tracked()
+        self._driver: Driver | None = None
+        self._step: Step | None = None
+        self._ended = False
+
+    @property
+    def ended(self) -> bool:
+        """Has this replica seen the end of the job?"""
+        return self._ended
+
+    @property
+    def position(self) -> tuple[int | None, int | None]:
+        """The step and lane under way, as far as there is one."""
+        if self._step is None or self._ended:
+            return None, None
+        return self._step.index, self._step.lane
+
+    def track(self, **objects: object) -> None:
+        """Name the state that must survive: anything with state_dict() and load_state_dict()."""
+        if self._driver is not None:
+            raise ConfigError("track() after steps(): name all state before the loop starts")
+        for name, thing in objects.items():
+            self._tracked.add(name, thing)
+
+    def data(self, dataset: MapStyle, batch_size: int, collate: Callable[[list[Any]], Any] | None = None) -> Data:
+        """A map-style dataset in microbatches of batch_size samples. Every sample of an epoch is used exactly once."""
+        return make_data(
+            dataset,
+            seed=self.seed,
+            lanes=self.lanes,
+            microbatches_per_lane=self.microbatches_per_lane,
+            batch_size=batch_size,
+            collate=collate,
+        )
+
+    def digest(self) -> str:
+        """sha256 over all tracked state, in hex."""
+        return self._tracked.digest()
+
+    def stop(self) -> None:
+        """Stop after the step under way: every replica ends there, with the same state."""
+        if self._driver is None:
+            raise ConfigError("stop() before steps(): there is nothing to stop")
+        self._driver.tell(StopAsked())
+
+    def steps(self, count: int, data: Data) -> Iterator[Step]:
+        """Steps wherever the job is, up to `count`. A replica that joins late starts with the others' state."""
+        if self._driver is not None:
+            raise ConfigError("steps() was called twice: a job has one loop over its steps")
+        if count < 0:
+            raise ConfigError(f"steps({count}): the number of steps cannot be negative")
+        if not self._tracked.objects:
+            raise ConfigError("steps() before track(): name the model and the optimizer, e.g. job.track(model=model, ...)")
+        self._driver = self._attend(count, data)
+        return self._loop(self._driver, data)
+
+    def _attend(self, count: int, data: Data) -> Driver:
+        parameters = [(name, p) for name, p in self._tracked.parameters() if p.requires_grad]
+        if not parameters:
+            raise ConfigError("none of the tracked objects has a parameter that requires a gradient: track the model")
+        me = self.place.door.member if self.place else ME
+        initial = self._tracked.manifest() if self.place else ()
+        attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
+        replica = Replica(self._tracked, count)
+        driver = Driver(attendance, replica, Partials(parameters, self.lanes), self._note)
+        if self.place is None:
+            driver.connect(SoloLink())
+            driver.tell(founding(self.lanes))
+            return driver
+        place = self.place
+        contract = self._contract(count, data)
+        driver.connect(Mesh(place.door, place.session, place.journal, driver.tell))
+
+        def join() -> Join:
+            return Join(
+                member=me,
+                endpoint=place.endpoint,
+                contract=contract,
+                seen=attendance.seen,
+                entered=attendance.entered,
+                step=attendance.step,
+            )
+
+        place.session.attend(driver, join)
+        faultpoint("join")
+        return driver
+
+    def _contract(self, count: int, data: Data) -> Contract:
+        plan = data.plan
+        terms = {
+            "lanes": str(self.lanes),
+            "microbatches_per_lane": str(self.microbatches_per_lane),
+            "seed": str(self.seed),
+            "steps": str(count),
+            "batch_size": str(plan.batch_size),
+            "dataset size": str(plan.dataset_size),
+            "tracked objects": ", ".join(self._tracked.objects),
+        }
+        return Contract(terms=terms | numerics.terms())
+
+    def _loop(self, driver: Driver, data: Data) -> Iterator[Step]:
+        parameters = [(name, p) for name, p in self._tracked.parameters() if p.requires_grad]
+        guard = Guard(parameters, self._tracked.buffers())
+        while True:
+            if self._step is not None:
+                faultpoint("entered", step=self._step.index + 1)
+            driver.partials.retract()
+            driver.tell(StepEntered())
+            first = driver.enter()
+            if isinstance(first, Leave):
+                if first.fault is not None:
+                    self._fail(first)
+                self._ended = True
+                self._note(Departed(step=driver.attendance.step, why=first.why, fault=None, digest=self.digest()))
+                faultpoint("after")
+                return
+            guard.remember()
+            self._step = Step(first, driver, data, guard, self._note, self._fail)
+            yield self._step
+            if not self._step.committed:
+                raise ConfigError(
+                    f"step {self._step.index} was left before it was committed: loop over all of its batches (no break, no "
+                    "swallowed exception), then call optimizer.step()"
+                )
+
+    def _fail(self, leave: Leave) -> NoReturn:
+        """This member takes no further part, and not as planned."""
+        assert self._driver is not None
+        self._note(Departed(step=self._driver.attendance.step, why=leave.why, fault=leave.fault, digest=None))
+        match leave.fault:
+            case "divided":
+                raise ConfigError(leave.why)
+            case "refused":
+                raise Mismatch(leave.why)
+            case "corrupt":
+                raise StateError(leave.why)
+        # The others go on without this process, or the coordinator ends the job: either way the error is not here.
+        print(f"regrow: {leave.why}", file=sys.stderr)
+        raise SystemExit(UNSEATED_CODE)
+
+    def _note(self, fact: Fact) -> None:
+        if self.place is not None:
+            self.place.journal.write(fact)
+
+
+current: Job | None = None
+"""The job this process joined."""
+
+
+def join_job(place: Place | None, *, lanes: int | None, microbatches_per_lane: int, seed: int, threads: int) -> Job:
+    global current
+    if current is not None:
+        raise ConfigError("join() was called twice: a process takes part in one job")
+    for name, value in (("lanes", lanes), ("microbatches_per_lane", microbatches_per_lane), ("threads", threads)):
+        if value is not None and value < 1:
+            raise ConfigError(f"join({name}={value}): must be at least 1")
+    flag = place.door.lanes if place else None
+    if flag is not None and lanes is not None and flag != lanes:
+        raise ConfigError(f"the script says join(lanes={lanes}) but the command says --lanes {flag}: give one, or the same")
+    numerics.fix(threads)
+    seed_everything(mix(seed))
+    lanes = lanes or flag or DEFAULT_LANES
+    current = Job(place, lanes=lanes, microbatches_per_lane=microbatches_per_lane, seed=seed)
+    return current

@@ -1,0 +1,173 @@
+"""The worker's session thread: one loop for the connection to the coordinator and for those between members.
+
+It only carries: rosters and wishes in, messages out, addresses and state between peers. What any of it means is decided by
+the Attendance, through the callbacks given here.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol, TypeVar
+
+from regrow.core.errors import ConfigError, PeerError
+from regrow.core.messages import Ask, Beat, FromMember, Get, Join, Push, Put, Refuse, Stop, Value
+from regrow.core.records import Refused
+from regrow.core.roster import Endpoint, Roster, Version
+from regrow.shell.door import WorkerDoor
+from regrow.shell.journal import Journal
+from regrow.wire.tcp import Connection, connect, listen
+from regrow.worker.healing import Donor
+from regrow.worker.meetings import Meetings
+
+_CONNECT_S = 10.0
+_BEAT_S = 1.0
+_RETRY_S = 0.1
+
+T = TypeVar("T")
+
+
+class Inbox(Protocol):
+    """Who is told what the coordinator says. Called on the session thread; must not block."""
+
+    def pushed(self, roster: Roster) -> None: ...
+    def stop_asked(self) -> None: ...
+    def refused(self, why: str) -> None: ...
+
+
+class Session:
+    """`open` before anything else; `attend` once the member is ready to be seated."""
+
+    def __init__(self, door: WorkerDoor, journal: Journal) -> None:
+        self._door = door
+        self._journal = journal
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="regrow-session", daemon=True)
+        self._outbox: asyncio.Queue[FromMember] = asyncio.Queue()
+        self._inbox: Inbox | None = None
+        self._join: Callable[[], Join] | None = None
+        self._connection: Connection | None = None
+        self.meetings = Meetings()
+        self.donor = Donor()
+
+    def open(self) -> Endpoint:
+        """Start the thread, listen for peers, connect to the coordinator. Returns where peers find this worker."""
+        self._thread.start()
+        return self.wait(self._open())
+
+    def attend(self, inbox: Inbox, join: Callable[[], Join]) -> None:
+        """Ask to be seated, now and after every reconnection."""
+
+        def begin() -> None:
+            self._inbox, self._join = inbox, join
+            self._outbox.put_nowait(join())
+
+        self._loop.call_soon_threadsafe(begin)
+
+    def send(self, message: FromMember) -> None:
+        """To the coordinator, in order; kept while there is no connection."""
+        self._loop.call_soon_threadsafe(self._outbox.put_nowait, message)
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything said so far is on its way: before this process ends."""
+        try:
+            asyncio.run_coroutine_threadsafe(self._outbox.join(), self._loop).result(timeout_s)
+        except TimeoutError:
+            pass  # the coordinator is away; the agent will report this process's exit in any case
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the session's loop and wait for it, on another thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def call(self, work: Callable[[], object]) -> None:
+        """Run on the session's loop, soon, without waiting."""
+        self._loop.call_soon_threadsafe(work)
+
+    def forget(self, below: Version) -> None:
+        """Rosters below this are over: whoever waits for something of theirs must wake."""
+
+        def wake() -> None:
+            self.meetings.forget(below)
+            self.donor.forget(below)
+
+        self._loop.call_soon_threadsafe(wake)
+
+    # On the loop
+
+    async def _open(self) -> Endpoint:
+        listener = await listen(self._door.host, 0, self._door.token, self._peer, self._refuse)
+        first = await self._connect()
+        self._tasks = [asyncio.create_task(work) for work in (self._listen(first), self._speak(), self._beat())]
+        return listener.endpoint
+
+    async def _connect(self) -> Connection:
+        self._connection = await connect(self._door.coordinator, self._door.token, str(self._door.member), _CONNECT_S)
+        return self._connection
+
+    async def _listen(self, connection: Connection) -> None:
+        """Hear the coordinator; come back to it when the connection is lost."""
+        while True:
+            try:
+                while True:
+                    self._hear(await connection.receive())
+            except PeerError:
+                self._connection = None
+            while self._connection is None:
+                await asyncio.sleep(_RETRY_S)
+                try:
+                    connection = await self._connect()
+                except (PeerError, ConfigError) as error:
+                    self._journal.write(Refused(peer="coordinator", why=str(error)))
+            if self._join is not None:
+                self._outbox.put_nowait(self._join())
+
+    def _hear(self, message: object) -> None:
+        inbox = self._inbox
+        if inbox is None:
+            return
+        match message:
+            case Push(roster=roster):
+                inbox.pushed(roster)
+            case Stop():
+                inbox.stop_asked()
+            case Refuse(why=why):
+                inbox.refused(why)
+            case _:
+                self._journal.write(Refused(peer="coordinator", why=f"sent {type(message).__name__}"))
+
+    async def _speak(self) -> None:
+        while True:
+            message = await self._outbox.get()
+            while True:
+                connection = self._connection
+                try:
+                    if connection is not None:
+                        await connection.send(message)
+                        break
+                except PeerError:
+                    pass  # _listen sees it too, and reconnects
+                await asyncio.sleep(_RETRY_S)
+            self._outbox.task_done()
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(_BEAT_S)
+            if self._connection is not None and self._outbox.empty():
+                self._outbox.put_nowait(Beat(member=self._door.member))
+
+    async def _peer(self, connection: Connection) -> None:
+        """Another member: it leaves or reads addresses of a formation, or asks for state."""
+        while True:
+            message = await connection.receive()
+            match message:
+                case Put(version=version, key=key, value=value):
+                    self.meetings.put(version, key, value)
+                case Get(version=version, key=key):
+                    await connection.send(Value(key=key, value=await self.meetings.get(version, key)))
+                case Ask():
+                    await self.donor.answer(connection, message)
+                case _:
+                    self._refuse(connection.name, f"sent {type(message).__name__}")
+                    return
+
+    def _refuse(self, peer: str, why: str) -> None:
+        self._journal.write(Refused(peer=peer, why=why))

@@ -1,0 +1,33 @@
+"""The link of a job of one: `python train.py`. The same Attendance, with a roster of one that is always formed."""
+
+from regrow.collectives.group import Group, Solo
+from regrow.core.effects import Fetch, Form, Immediate, Serve
+from regrow.core.errors import Invariant
+from regrow.core.events import Event, Formed, RosterPushed
+from regrow.core.messages import Offer
+from regrow.core.roster import Endpoint, Member, Version, compose
+from regrow.worker.healing import Received
+
+ME = Member("solo", 0)
+
+
+def founding(lanes: int) -> RosterPushed:
+    present = {ME: (Endpoint("", 0), True)}
+    return RosterPushed(roster=compose(Version(1, 1), present, lanes, 0, "alone"))
+
+
+class SoloLink:
+    def __init__(self) -> None:
+        self._group = Solo()
+
+    def perform(self, effect: Immediate) -> list[Event]:
+        return [Formed(version=effect.roster.version)] if isinstance(effect, Form) else []
+
+    def group(self, version: Version) -> Group:
+        return self._group
+
+    def serve(self, effect: Serve, offer: Offer, views: list[memoryview]) -> None:
+        raise Invariant("a job of one has nobody to serve")
+
+    def fetch(self, effect: Fetch) -> Received:
+        raise Invariant("a job of one has nobody to fetch from")

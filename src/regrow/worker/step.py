@@ -1,0 +1,160 @@
+"""One step of the user's loop: hands out this replica's share of microbatches until the step is committed.
+
+Before the commit `.grad` is empty outside `backward`, so that no mistake in the loop can reach the optimizer with local
+gradients: whatever goes wrong, the next use of the job raises and says what to do.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, NoReturn
+
+import torch
+
+from regrow.core.effects import Commit, Compute, Leave, Reduce
+from regrow.core.errors import ConfigError
+from regrow.core.events import LaneDone
+from regrow.core.order import commit_seed, microbatch_seed
+from regrow.core.records import Committed, Fact, LaneComputed
+from regrow.shell.faultpoint import faultpoint
+from regrow.worker.data import Data
+from regrow.worker.driver import Driver
+from regrow.worker.guard import Guard
+from regrow.worker.randomness import seed_everything
+
+
+class Microbatch(Enum):
+    """Where the microbatch in the user's hands stands."""
+
+    NONE = "no microbatch is open"
+    OPEN = "handed out, no backward yet"
+    DONE = "backward was called, or it was skipped"
+    VOID = "its backward raised"
+
+
+class Step:
+    """What the outer loop yields."""
+
+    live = True
+    """False while a joiner replays steps that were committed without it."""
+
+    def __init__(
+        self,
+        first: Compute | Commit | Reduce,
+        driver: Driver,
+        data: Data,
+        guard: Guard,
+        note: Callable[[Fact], None],
+        fail: Callable[[Leave], NoReturn],
+    ) -> None:
+        self.index = first.step
+        self.loss: float = float("nan")
+        """The weighted mean over the step's microbatches: the same on every replica. Known after the inner loop."""
+        self.reporter = False
+        """True on exactly one live replica. Known after the inner loop."""
+        self.committed = False
+        self._driver = driver
+        self._data = data
+        self._guard = guard
+        self._note = note
+        self._fail = fail
+        self._first: Compute | Commit | Reduce | None = first
+        self._microbatch = Microbatch.NONE
+        self._lane: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._first is None:
+            raise ConfigError(f"step {self.index} was looped over twice: each step has one inner loop")
+        work: Compute | Commit | Reduce | Leave = self._first
+        self._first = None
+        while True:
+            match work:
+                case Compute(lane=lane):
+                    yield from self._hand_out(lane)
+                case Reduce():
+                    self._driver.reduce(work)
+                case Commit():
+                    self._commit(work)
+                    return
+                case Leave():
+                    self._fail(work)
+            work = self._driver.advance()
+
+    @property
+    def lane(self) -> int | None:
+        """The lane under way: where an exception is to be blamed."""
+        return self._lane
+
+    def backward(self, loss: torch.Tensor, weight: float = 1.0) -> None:
+        """Compute this microbatch's gradient and keep it for the step. Once per batch."""
+        if self._microbatch is not Microbatch.OPEN:
+            raise ConfigError(f"step.backward() in step {self.index}, but {self._microbatch.value}: call it once per batch")
+        if not weight >= 0.0:
+            raise ConfigError(f"step.backward(weight={weight}): a weight must be 0 or more")
+        faultpoint("backward", step=self.index, lane=-1 if self._lane is None else self._lane)
+        self._microbatch = Microbatch.VOID
+        try:
+            (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]
+            self._driver.partials.absorb(weight, float(loss.detach()))
+        finally:
+            self._driver.partials.clear_grads()
+        self._microbatch = Microbatch.DONE
+
+    def skip(self) -> None:
+        """Drop this batch knowingly: it counts neither in the gradient nor in the division."""
+        if self._microbatch is not Microbatch.OPEN:
+            raise ConfigError(f"step.skip() in step {self.index}, but {self._microbatch.value}")
+        self._microbatch = Microbatch.DONE
+
+    def _hand_out(self, lane: int) -> Iterator[Any]:
+        plan, partials = self._data.plan, self._driver.partials
+        partials.begin_lane()
+        self._lane = lane
+        for number in range(plan.microbatches_per_lane):
+            seed_everything(microbatch_seed(plan.seed, self.index, lane, number))
+            batch = self._data.microbatch(self.index, lane, number)
+            faultpoint("forward", step=self.index, lane=lane)
+            self._microbatch = Microbatch.OPEN
+            yield batch
+            self._close()
+        positions = plan.lane_positions(self.index, lane)
+        partials.end_lane(lane)
+        self._lane = None
+        self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
+        faultpoint("lane", step=self.index, lane=lane)
+        self._driver.tell(LaneDone(lane=lane))
+
+    def _close(self) -> None:
+        if self._microbatch is Microbatch.OPEN:
+            raise ConfigError(
+                f"a batch of step {self.index} was left without step.backward(loss): call it once for every batch, or "
+                "step.skip() to drop one knowingly"
+            )
+        if self._microbatch is Microbatch.VOID:
+            raise ConfigError(f"a backward of step {self.index} raised and the loop went on: its lane has no gradient")
+        self._microbatch = Microbatch.NONE
+        if any(parameter.grad is not None for parameter in self._driver.partials.parameters):
+            raise ConfigError(
+                f"a gradient appeared in step {self.index} outside step.backward(): use step.backward(loss) instead of "
+                "loss.backward()"
+            )
+        self._guard.check(self.index)
+
+    def _commit(self, commit: Commit) -> None:
+        self._guard.check(self.index)
+        result = self._driver.partials.publish()
+        self.loss = result.loss
+        self.committed = True
+        attendance = self._driver.attendance
+        self.reporter = attendance.reporter == attendance.me
+        self._note(
+            Committed(
+                step=commit.step,
+                attempt=commit.attempt,
+                digest=commit.digest,
+                holdings=commit.holdings,
+                by=commit.by,
+                loss=None if self.loss != self.loss else self.loss,
+            )
+        )
+        seed_everything(commit_seed(self._data.plan.seed, self.index))
+        faultpoint("passed", step=self.index)
