@@ -1,0 +1,99 @@
+"""The coordinator's process: carries out what its Membership decides, one effect at a time.
+
+A crash may come between any two effects. What it had made durable is all its successor knows.
+"""
+
+from typing import TYPE_CHECKING
+
+from regrow.core.errors import Invariant
+from regrow.core.membership import Membership, MembershipConfig
+from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_events import Heard, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.messages import Beat, FromMember
+from regrow.core.records import JobEnded
+
+if TYPE_CHECKING:
+    from regrow.sim.world import World
+
+
+class Coordinator:
+    def __init__(self, world: "World", config: MembershipConfig) -> None:
+        self._world = world
+        self._config = config
+        self._machine: Membership | None = None
+        self._saved: Saved | None = None
+        self.up = False
+        self.life = 0
+        """Raised with every start and every crash."""
+        self.ended: End | None = None
+
+    def open(self) -> None:
+        self.up = True
+        self.life += 1
+        self._world.story.note("coordinator", f"starts, life {self.life}")
+        self._machine = self._world.rules.membership(self._config, self._saved)
+        self.take(Opened(now=self._world.timeline.now))
+        self._world.agent.report_all()
+        self._tick(self.life)
+
+    def crash(self, down_s: float) -> None:
+        if not self.up or self.ended:
+            return
+        self.up = False
+        self.life += 1
+        self._machine = None
+        for process in self._world.agent.processes.values():
+            process.wire.cut()
+        self._world.timeline.after(down_s, None, self.open)
+
+    def _tick(self, life: int) -> None:
+        if self.up and self.life == life:
+            self.take(Ticked(now=self._world.timeline.now))
+            self._world.timeline.after(0.7, None, self._tick, life)
+
+    def hear(self, message: FromMember) -> None:
+        self.take(Heard(now=self._world.timeline.now, message=message))
+
+    def stop(self) -> None:
+        self.take(StopRequested(now=self._world.timeline.now))
+
+    def take(self, event: MembershipEvent) -> None:
+        if self._machine is None or self.ended:
+            return
+        quiet = isinstance(event, Ticked) or (isinstance(event, Heard) and isinstance(event.message, Beat))
+        try:
+            effects = self._machine.handle(event)
+        except (Invariant, AssertionError) as broken:
+            self._world.referee.fail("invariant", f"coordinator: {broken}")
+        if not quiet or effects:
+            self._world.story.note("coordinator", event)
+        life = self.life
+        for effect in effects:
+            self._world.story.note("coordinator", effect)
+            self._do(effect)
+            self._world.faults.passed(type(effect).__name__, None)
+            if self.life != life:
+                return
+
+    def _do(self, effect: MembershipEffect) -> None:
+        world = self._world
+        match effect:
+            case Persist(saved=saved):
+                self._saved = saved
+                if saved.roster is not None:
+                    world.referee.made(saved.roster, "made durable")
+            case Made(roster=roster, why=why):
+                world.referee.made(roster, why)
+            case Send(member=member, message=message):
+                process = world.agent.processes.get(member)
+                if process is not None and process.alive:
+                    process.wire.push(message)
+            case Start(member=member, delay_s=delay_s):
+                world.agent.start(member, delay_s)
+            case Kill(member=member, why=why):
+                world.agent.kill(member, why)
+            case Lost():
+                world.referee.lost += 1
+            case End(outcome=outcome, why=why):
+                self.ended = effect
+                world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

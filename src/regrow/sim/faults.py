@@ -1,0 +1,141 @@
+"""What goes wrong, and when: drawn from the seed before the job starts, or given by hand.
+
+A fault is armed at a point (the nth time some event or effect passes) or at the nth event of all, whichever it is.
+"""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from regrow.core.events import StopAsked
+from regrow.sim.chance import Chance
+from regrow.sim.process import Process
+
+if TYPE_CHECKING:
+    from regrow.sim.world import World
+
+_KINDS = {
+    "kill": 30,
+    "kill-several": 6,
+    "hang": 14,
+    "crash-coordinator": 16,
+    "disconnect": 14,
+    "cut-off": 12,
+    "split": 8,
+    "reset": 8,
+    "raise": 5,
+    "raise-for-good": 1,
+    "stop": 3,
+    "wish-stop": 1,
+}
+_POINTS = (
+    *("Formed", "Exchanged", "Adopt", "Fetch", "Fetched", "Serve", "Served", "Compute", "LaneDone", "Reduce", "Reduced"),
+    *("Bound", "Bounded", "Commit", "StepEntered", "Tell", "Form", "Abort", "Exchange", "Broken", "Leave", "RosterPushed"),
+)
+_COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard")
+_BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    point: str
+    """The event or effect at which it strikes; "" for any event."""
+    nth: int
+    at_self: bool
+    """Strikes the very process that passes the point, not any."""
+
+
+def plan(chance: Chance, most: int) -> tuple[Fault, ...]:
+    return tuple(_fault(chance) for _ in range(chance.whole(0, most)))
+
+
+def _fault(chance: Chance) -> Fault:
+    kind = chance.one_of(_BAG)
+    if chance.happens(0.3):
+        return Fault(kind=kind, point="", nth=1 + int(chance.draw() ** 2 * 500), at_self=False)
+    on_coordinator = chance.happens(0.7 if kind == "crash-coordinator" else 0.1)
+    point = chance.one_of(_COORDINATOR_POINTS if on_coordinator else _POINTS)
+    return Fault(kind=kind, point=point, nth=1 + int(chance.draw() ** 2 * 30), at_self=chance.happens(0.6))
+
+
+class Faults:
+    """Strikes as planned."""
+
+    def __init__(self, world: "World", planned: tuple[Fault, ...]) -> None:
+        self._world = world
+        self._passed: dict[str, int] = {}
+        self._armed: dict[str, list[Fault]] = {}
+        for fault in planned:
+            self._armed.setdefault(fault.point, []).append(fault)
+        self.struck: list[str] = []
+        self.quiet_s = 0.0
+        """When the last fault is over."""
+
+    def passed(self, point: str, process: Process | None) -> None:
+        if not self._armed:
+            return
+        self._pass("", process)
+        self._pass(point, process)
+
+    def _pass(self, point: str, process: Process | None) -> None:
+        armed = self._armed.get(point)
+        if armed is None:
+            return
+        count = self._passed[point] = self._passed.get(point, 0) + 1
+        for fault in [f for f in armed if f.nth == count]:
+            armed.remove(fault)
+            self._strike(fault, process if fault.at_self else None)
+
+    def _strike(self, fault: Fault, process: Process | None) -> None:
+        world, chance = self._world, self._world.chance
+        living = [p for p in world.agent.processes.values() if p.alive]
+        if process is None or not process.alive:
+            process = chance.one_of(living) if living else None
+        world.story.note(
+            "FAULT", f"{fault.kind} {process.name if process else ''} (at {fault.point or 'any event'} {fault.nth})"
+        )
+        self.struck.append(fault.kind)
+        span_s = chance.between(0.05, 4.0) if chance.happens(0.5) else chance.between(4.0, 25.0)
+        self.quiet_s = max(self.quiet_s, world.timeline.now + span_s)
+        match fault.kind:
+            case "crash-coordinator":
+                world.coordinator.crash(span_s)
+            case "stop":
+                world.referee.stops += 1
+                world.coordinator.stop()
+            case _ if process is not None:
+                self._hit(fault.kind, process, living, span_s)
+
+    def _hit(self, kind: str, process: Process, living: list[Process], span_s: float) -> None:
+        world, chance = self._world, self._world.chance
+        match kind:
+            case "kill":
+                self._kill(process)
+            case "kill-several":
+                for victim in chance.some_of(living, chance.whole(2, 4)):
+                    self._kill(victim)
+            case "hang":
+                process.hang(span_s)
+            case "disconnect":
+                process.wire.cut()
+            case "cut-off":
+                process.wire.block(span_s, loud=chance.happens(0.5))
+            case "split":
+                other = chance.one_of(living)
+                if other is not process:
+                    world.groups.split(process, other)
+                    world.timeline.after(span_s, None, world.groups.heal, process, other)
+            case "reset":
+                world.groups.reset(process)
+            case "raise":
+                process.raise_error("step", chance.one_of(("train.py:1", "train.py:2", "train.py:3")))
+            case "raise-for-good":
+                process.raise_error(chance.one_of(("replica", "job")), "train.py:4")
+            case "wish-stop":
+                world.referee.stops += 1
+                process.feed(StopAsked())
+
+    def _kill(self, process: Process) -> None:
+        if process.parted is not None and process.parted.startswith("well"):
+            self._world.referee.late_kills += 1
+        process.die("killed by signal 9")

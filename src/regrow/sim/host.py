@@ -1,0 +1,58 @@
+"""The agent of the only host: starts processes, ends them, and proves their deaths."""
+
+from typing import TYPE_CHECKING
+
+from regrow.core.membership_events import Died
+from regrow.core.roster import Member
+from regrow.sim.process import Process
+
+if TYPE_CHECKING:
+    from regrow.sim.world import World
+
+
+class Agent:
+    """Outlives coordinators: starts each incarnation at most once, reports every death to each of them."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._started: set[Member] = set()
+        self._cancelled: set[Member] = set()
+        self._deaths: list[tuple[Member, str, bool]] = []
+        self.processes: dict[Member, Process] = {}
+
+    def start(self, member: Member, delay_s: float) -> None:
+        if member not in self._started:
+            self._started.add(member)
+            self._world.timeline.after(delay_s + self._world.chance.soon_s(), None, self._boot, member)
+
+    def _boot(self, member: Member) -> None:
+        if member in self._cancelled:
+            return
+        process = self.processes[member] = Process(self._world, member)
+        self._world.story.note("agent", f"started {member}")
+        self._world.timeline.after(self._world.chance.work_s(), process, process.boot)
+
+    def kill(self, member: Member, why: str) -> None:
+        self._cancelled.add(member)
+        # Now and then the order takes long: what is to be killed lives on as a zombie and must be fenced without it.
+        delay_s = self._world.chance.soon_s() if self._world.chance.happens(0.7) else self._world.chance.between(1.0, 20.0)
+        self._world.timeline.after(delay_s, None, self._kill, member, why)
+
+    def _kill(self, member: Member, why: str) -> None:
+        process = self.processes.get(member)
+        if process is not None:
+            process.die(f"killed by the agent: {why}")
+
+    def reap(self, process: Process, how: str, clean: bool) -> None:
+        self._deaths.append((process.member, how, clean))
+        self._report(process.member, how, clean)
+
+    def report_all(self) -> None:
+        for death in self._deaths:
+            self._report(*death)
+
+    def _report(self, member: Member, how: str, clean: bool) -> None:
+        self._world.timeline.after(self._world.chance.soon_s(), None, self._tell, member, how, clean)
+
+    def _tell(self, member: Member, how: str, clean: bool) -> None:
+        self._world.coordinator.take(Died(now=self._world.timeline.now, member=member, how=how, clean=clean))

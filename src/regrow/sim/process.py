@@ -1,0 +1,280 @@
+"""A worker's process: carries out what its Attendance decides, with symbols instead of tensors.
+
+The training thread does one thing at a time; the session thread speaks with the coordinator. Both stop while the process is
+hung, and what happened meanwhile happens when it resumes.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from regrow.core.effects import (
+    Abort,
+    Adopt,
+    Bound,
+    Commit,
+    Compute,
+    Effect,
+    Exchange,
+    Fetch,
+    Form,
+    Leave,
+    Merge,
+    Reduce,
+    Serve,
+    Tell,
+)
+from regrow.core.errors import Invariant
+from regrow.core.events import Event, LaneDone, RosterPushed, StepEntered, StopAsked
+from regrow.core.lanes import Node, children, leaf
+from regrow.core.messages import Push, Raised, Refuse, Stop, ToMember
+from regrow.core.records import Committed, Departed, LaneComputed, RosterAdopted, RosterReceived, StateFetched
+from regrow.core.roster import Member, Version
+from regrow.sim import mathematics
+from regrow.sim.groups import Group
+from regrow.sim.slot import Slot
+from regrow.sim.wire import Wire
+
+if TYPE_CHECKING:
+    from regrow.sim.world import World
+
+_LANE_SAMPLES = 4
+
+
+class Process:
+    """One incarnation of one replica."""
+
+    def __init__(self, world: "World", member: Member) -> None:
+        self.world = world
+        self.member = member
+        self.name = str(member)
+        self.alive = True
+        self.hung = False
+        self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self.attendance = world.rules.attendance(member, lanes=world.plan.lanes, steps=world.plan.steps)
+        self.wire = Wire(self)
+        self.groups: list[Group] = []
+        self.slot: Slot | None = None
+        self.task: str | None = "script"
+        """What the training thread was asked to do; None when it is idle."""
+        self.state: int | None = world.reference.states[0]
+        self.partials: dict[Node, int] = {}
+        self.result: tuple[int, Version, int] | None = None
+        self.parted: str | None = None
+        """How it left: "well", or the fault."""
+
+    # Life
+
+    def boot(self) -> None:
+        """The script has reached its first `job.steps`."""
+        self.wire.connect()
+        self._beat()
+        self.answer(StepEntered())
+
+    def die(self, how: str, clean: bool = False) -> None:
+        if not self.alive:
+            return
+        self.world.story.note(self.name, f"process ends: {how}")
+        self.alive = self.hung = False
+        self.wire.cut()
+        self.world.groups.leave(self)
+        self.world.agent.reap(self, how, clean)
+
+    def hang(self, span_s: float) -> None:
+        if self.alive and not self.hung:
+            self.hung = True
+            self.world.timeline.after(span_s, None, self._resume)
+
+    def _resume(self) -> None:
+        if not self.alive:
+            return
+        self.hung = False
+        self.world.story.note(self.name, "resumes")
+        backlog, self.backlog = self.backlog, []
+        for call, args in backlog:
+            self.world.timeline.after(0.0, self, call, *args)
+
+    def _beat(self) -> None:
+        self.wire.beat()
+        self.world.timeline.after(1.5, self, self._beat)
+
+    # Events in
+
+    def receive(self, message: ToMember) -> None:
+        match message:
+            case Push(roster=roster):
+                self.feed(RosterPushed(roster=roster))
+            case Stop():
+                self.feed(StopAsked())
+            case Refuse(why=why):
+                self.world.story.note(self.name, f"refused: {why}")
+                if self.parted == "well":
+                    self.heard_left()
+                elif self.parted is None:
+                    self._exit("refused")
+
+    def answer(self, event: Event) -> None:
+        """The training thread has done what it was asked."""
+        if self.task is None:
+            self.world.referee.fail("one-task", f"{self.name} answers {event}, but was asked nothing")
+        if self.task == "raised":
+            return  # the user's exception is on its way out; nothing more is answered
+        self.task, self.slot = None, None
+        self.feed(event)
+
+    def feed(self, event: Event) -> None:
+        world = self.world
+        world.story.note(self.name, event)
+        try:
+            effects = self.attendance.handle(event)
+        except Invariant as broken:
+            world.referee.fail("invariant", f"{self.name}: {broken}")
+        world.faults.passed(type(event).__name__, self)
+        for effect in effects:
+            if not self.alive:
+                return
+            world.story.note(self.name, effect)
+            self._do(effect)
+            world.faults.passed(type(effect).__name__, self)
+
+    # Effects out
+
+    def _do(self, effect: Effect) -> None:
+        world = self.world
+        match effect:
+            case Abort(below=below):
+                world.groups.abort(self, below)
+            case Form(roster=roster):
+                world.referee.fact(self.name, RosterReceived(version=roster.version, cause=roster.cause))
+                world.groups.form(self, roster)
+            case Tell(message=message):
+                self.wire.send(message)
+            case Exchange() | Reduce() | Bound():
+                self._ask(effect)
+                world.groups.arrive(self, effect)
+            case Fetch():
+                self._ask(effect)
+                world.transfers.fetch(self, effect)
+            case Serve(step=step):
+                self._ask(effect)
+                world.referee.state(self, step)
+                world.transfers.serve(self, effect)
+            case Compute(step=step, lane=lane):
+                self._ask(effect)
+                world.referee.state(self, step)
+                world.timeline.after(world.chance.work_s(), self, self._computed, step, lane)
+            case Merge(parent=parent):
+                left, right = children(parent)
+                self.partials[parent] = mathematics.added(self.partials.pop(left), self.partials.pop(right))
+            case Adopt():
+                self._adopt(effect)
+            case Commit():
+                self._ask(effect)
+                self._commit(effect)
+            case Leave():
+                self._leave(effect)
+
+    def _ask(self, effect: Effect) -> None:
+        if self.task is not None:
+            self.world.referee.fail("one-task", f"{self.name} is asked for {effect}, but is still in {self.task}")
+        self.task = type(effect).__name__
+
+    def _computed(self, step: int, lane: int) -> None:
+        if self.task == "raised":
+            return
+        assert self.state is not None
+        start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
+        computed = LaneComputed(step=step, lane=lane, start=start, stop=start + _LANE_SAMPLES)
+        self.world.referee.fact(self.name, computed)
+        self.partials[leaf(lane)] = mathematics.lane_gradient(step, lane, self.state)
+        self.answer(LaneDone(lane=lane))
+
+    def _adopt(self, effect: Adopt) -> None:
+        resolution = effect.resolution
+        share = resolution.share(self.member)
+        for node in effect.drop:
+            if self.partials.pop(node, None) is None:
+                self.world.referee.fail("held", f"{self.name} is told to drop {node}, which it does not hold")
+        fact = RosterAdopted(
+            version=resolution.version,
+            step=resolution.step,
+            keep=share.keep,
+            compute=share.compute,
+            drop=effect.drop,
+            why=resolution.why,
+        )
+        self.world.referee.fact(self.name, fact)
+
+    def keep_result(self, step: int, attempt: Version, gradient: int) -> None:
+        self.result = (step, attempt, gradient)
+
+    def _commit(self, effect: Commit) -> None:
+        result, self.result = self.result, None
+        if result is None or result[:2] != (effect.step, effect.attempt):
+            self.world.referee.fail("result", f"{self.name} commits {effect.step} of {effect.attempt}, it holds {result}")
+            return
+        self.world.referee.committed(self, effect)
+        fact = Committed(
+            step=effect.step,
+            attempt=effect.attempt,
+            digest=effect.digest,
+            holdings=effect.holdings,
+            by=effect.by,
+            loss=None,
+        )
+        self.world.referee.fact(self.name, fact)
+        self.partials.clear()
+        self.world.timeline.after(self.world.chance.work_s(), self, self._update, effect.step, result[2])
+
+    def _update(self, step: int, gradient: int) -> None:
+        """The user's optimizer step."""
+        if self.task == "raised":
+            return
+        assert self.state is not None
+        self.state = mathematics.stepped(self.state, gradient)
+        self.world.referee.state(self, step + 1)
+        self.answer(StepEntered())
+
+    def load(self, value: int | None, ask: Any) -> None:
+        self.state = value
+        self.partials.clear()
+        fact = StateFetched(version=ask.version, step=ask.step, donor=ask.donor, size_bytes=8, digest=str(value))
+        self.world.referee.fact(self.name, fact)
+        self.world.referee.state(self, ask.step)
+
+    def _leave(self, effect: Leave) -> None:
+        if effect.fault is None:
+            self.parted = "well"
+            step = self.attendance.step
+            self.world.referee.state(self, step)
+            fact = Departed(step=step, why=effect.why, fault=None, digest=str(self.state))
+            self.world.referee.fact(self.name, fact)
+        else:
+            self._exit(effect.fault)
+
+    def _exit(self, fault: str) -> None:
+        self.parted = fault
+        self.world.timeline.after(self.world.chance.soon_s(), self, self.die, f"exits: {fault}")
+
+    def heard_left(self) -> None:
+        """The coordinator knows that this member has left: it may exit once the script is done."""
+        if self.alive and self.parted == "well":
+            self.parted = "well, and the coordinator knows"
+            self.world.timeline.after(self.world.chance.work_s(), self, self.die, "exits after its last step", True)
+
+    def raise_error(self, scope: str, place: str) -> None:
+        """The user's code raises: the coordinator is told, then the process exits."""
+        if self.task not in ("Compute", "Commit", "script") or self.parted is not None:
+            return
+        self.task = "raised"
+        told = Raised(
+            member=self.member,
+            kind="ValueError",
+            place=place,
+            traceback="",
+            step=self.attendance.step,
+            lane=None,
+            scope=scope,
+        )
+        self.world.referee.raised += 1
+        self.wire.send(told)
+        self.world.timeline.after(self.world.chance.soon_s(), self, self.die, "raised ValueError")

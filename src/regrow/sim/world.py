@@ -1,0 +1,107 @@
+"""A whole job on virtual time: its processes, its network, its faults and its checks, all from one seed."""
+
+import msgspec
+
+from regrow.core.budget import BudgetConfig
+from regrow.core.membership import MembershipConfig
+from regrow.sim.chance import Chance
+from regrow.sim.coordinator import Coordinator
+from regrow.sim.faults import Faults, plan
+from regrow.sim.groups import Groups
+from regrow.sim.host import Agent
+from regrow.sim.mathematics import Reference
+from regrow.sim.referee import Foul, Referee
+from regrow.sim.rules import THE_RULES, Rules
+from regrow.sim.story import Story
+from regrow.sim.timeline import Timeline
+from regrow.sim.transfers import Transfers
+
+_PATIENCE_S = 600.0
+"""After the last fault is over, every job comes to its end within this."""
+_MOST_EVENTS = 200_000
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that is simulated."""
+
+    replicas: int
+    lanes: int
+    steps: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """How a simulation went."""
+
+    seed: int
+    outcome: str
+    events: int
+    faults: tuple[str, ...]
+    virtual_s: float
+    rosters: int
+    trace: int
+
+
+class SeedFailed(Exception):
+    """A seed broke a rule. The message is its story, and how to see it again."""
+
+    def __init__(self, seed: int, faults: int, rule: str, what: str, story: str) -> None:
+        replay = f"python -m regrow.sim --seed {seed} --faults {faults} --verbose"
+        super().__init__(f"{story}\n\nseed {seed} broke {rule}: {what}\nreplay: {replay}")
+        self.seed = seed
+        self.rule = rule
+        self.what = what
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Exception, (str(self),))
+
+
+class World:
+    """Owns everything there is, and lets it happen."""
+
+    def __init__(self, seed: int, faults: int, rules: Rules, verbose: bool) -> None:
+        self.chance = chance = Chance(seed)
+        self.rules = rules
+        self.plan = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10))
+        self.reference = Reference(seed, self.plan.lanes, self.plan.steps)
+        self.timeline = Timeline()
+        self.story = Story(lambda: self.timeline.now, keep=120, say=print if verbose else None)
+        self.referee = Referee(self)
+        self.groups = Groups(self)
+        self.transfers = Transfers(self, self.groups)
+        self.agent = Agent(self)
+        budget = BudgetConfig(max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0)))
+        replicas = tuple(f"r{i}" for i in range(self.plan.replicas))
+        config = MembershipConfig(replicas=replicas, lanes=self.plan.lanes, lease_s=6.0, grace_s=1.0, budget=budget)
+        self.coordinator = Coordinator(self, config)
+        self.faults = Faults(self, plan(chance, faults))
+
+    def run(self) -> None:
+        self.story.note("sim", str(self.plan))
+        timeline, coordinator, faults = self.timeline, self.coordinator, self.faults
+        coordinator.open()
+        while coordinator.ended is None:
+            more = timeline.advance()
+            waited_s = timeline.now - faults.quiet_s
+            if not more or waited_s > _PATIENCE_S or timeline.count > _MOST_EVENTS:
+                self.referee.stuck(waited_s)
+        self.referee.ended(coordinator.ended)
+
+
+def simulate(seed: int, *, faults: int = 6, rules: Rules = THE_RULES, verbose: bool = False) -> Report:
+    """Run one seed to its end; SeedFailed tells the story when a check fails."""
+    world = World(seed, faults, rules, verbose)
+    try:
+        world.run()
+    except Foul as foul:
+        raise SeedFailed(seed, faults, foul.rule, str(foul), world.story.tell()) from None
+    end = world.coordinator.ended
+    assert end is not None
+    return Report(
+        seed=seed,
+        outcome=end.outcome,
+        events=world.timeline.count,
+        faults=tuple(world.faults.struck),
+        virtual_s=world.timeline.now,
+        rosters=world.referee.rosters,
+        trace=world.story.trace,
+    )
