@@ -1,0 +1,288 @@
+"""The agent: starts workers, watches them, ends them, and says so. One per host; it decides nothing.
+
+    waiting (a delay, or the warm parent) ──> launching ──> running ──> gone
+
+Every start ends in exactly one report, whatever happens on the way. When a worker ends its whole process group goes
+with it, and only then is its end reported: nothing of it can speak any more.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from regrow.agent.exits import Exit, describe, exit_code
+from regrow.agent.reaper import Reaper
+from regrow.agent.relay import Output
+from regrow.agent.terminal import Terminal
+from regrow.agent.warm_parent import Answer, Order, WarmConfig, WarmParent
+from regrow.core.errors import ConfigError, InfraError, Invariant
+from regrow.core.records import WorkerExited, WorkerStarted
+from regrow.core.roster import Member
+from regrow.shell.door import WorkerDoor
+from regrow.shell.journal import Journal
+
+_CLOSE_S = 10.0
+
+
+class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What every worker of this host runs."""
+
+    script: Path
+    argv: tuple[str, ...]
+    cwd: Path
+    output: Path
+    """Folder of the workers' output files."""
+    warm: WarmConfig = WarmConfig()
+
+
+class _Worker(msgspec.Struct, kw_only=True):
+    """A started member, until it is gone."""
+
+    member: Member
+    why: str
+    timer: asyncio.TimerHandle | None = None
+    """Set while the delay runs."""
+    output: Output | None = None
+    """Set once an order to launch it has gone out."""
+    pid: int | None = None
+    """Set once it runs."""
+    is_doomed: bool = False
+
+
+class Agent:
+    """`report` is called from the loop, as soon as a worker is gone."""
+
+    def __init__(
+        self,
+        config: AgentConfig,
+        door: Callable[[Member], WorkerDoor],
+        journal: Journal,
+        terminal: Terminal,
+        report: Callable[[Exit], None],
+    ) -> None:
+        self._config = config
+        self._door = door
+        self._journal = journal
+        self._terminal = terminal
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._reaper = Reaper(self._loop)
+        self._warm: WarmParent | None = None
+        self._parents: list[WarmParent] = []
+        """This one, and dead ones whose last workers may still have to say that they run."""
+        self._workers: dict[Member, _Worker] = {}
+        self._started: set[Member] = set()
+        self._trailing: set[Output] = set()
+        """Output of dead workers whose descriptors somebody still holds."""
+        self._closing = False
+
+    async def open(self) -> None:
+        """Once this returns, a start takes milliseconds. InfraError when the warm parent cannot start."""
+        self._reaper.open()
+        self._reaper.before_strangers(self._hear_warm)
+        warm = self._heat()
+        await asyncio.shield(warm.ready)
+
+    def start(self, member: Member, why: str, delay_s: float = 0.0) -> None:
+        if member in self._started:
+            return  # a coordinator that came back may ask again: an incarnation lives once
+        self._started.add(member)
+        worker = _Worker(member=member, why=why)
+        self._workers[member] = worker
+        worker.timer = self._loop.call_later(delay_s, self._due, worker)
+
+    def kill(self, member: Member) -> None:
+        """At once, its whole group. The report comes when it is gone."""
+        worker = self._workers.get(member)
+        if worker is None:
+            return
+        worker.is_doomed = True
+        if worker.pid is not None:
+            _kill_group(worker.pid)
+        elif worker.output is None:
+            self._gone(worker, "was ended before it started", None)
+
+    def pids(self) -> dict[Member, int]:
+        """Who runs."""
+        return {member: worker.pid for member, worker in self._workers.items() if worker.pid is not None}
+
+    async def close(self) -> None:
+        """End everything below this process, and wait until it is gone."""
+        self._closing = True
+        for member in list(self._workers):
+            self.kill(member)
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                while self._workers or any(output.is_open for output in self._trailing):
+                    self._sweep_strangers()
+                    await asyncio.sleep(0.005)
+                if self._warm is not None:
+                    self._warm.close()
+                    await self._warm.gone
+                while self._sweep_strangers():
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            left = ", ".join(str(pid) for pid in _children())
+            self._terminal.say(f"processes {left} do not die (in a device driver?): look at them with ps")
+        for output in list(self._trailing):
+            output.close()
+        self._reaper.close()
+
+    # Starting
+
+    def _heat(self) -> WarmParent:
+        warm = WarmParent(self._config.warm, self._loop, self._reaper, self._answered)
+        self._warm = warm
+        self._parents = [parent for parent in self._parents if parent.is_open] + [warm]
+        warm.ready.add_done_callback(lambda ready: self._became_ready(warm) if not ready.exception() else None)
+        warm.gone.add_done_callback(lambda _: self._cooled(warm))
+        return warm
+
+    def _became_ready(self, warm: WarmParent) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            for worker in self._workers.values():
+                if worker.pid is not None:
+                    warm.order(Order(do="remember", pid=worker.pid))
+        for worker in list(self._workers.values()):
+            if worker.timer is None and worker.output is None:
+                self._launch(worker, warm)
+
+    def _cooled(self, warm: WarmParent) -> None:
+        """The warm parent died: its workers live on, the next ones come from another."""
+        if self._closing or warm is not self._warm:
+            return
+        self._warm = None
+        if warm.ready.exception() is None:
+            self._terminal.say(f"the warm parent (pid {warm.pid}) died: no worker is hurt, another one starts")
+            self._heat_or_fail()
+        else:
+            self._fail_waiting(str(warm.ready.exception()))
+
+    def _heat_or_fail(self) -> None:
+        try:
+            self._heat()
+        except InfraError as error:
+            self._fail_waiting(str(error))
+
+    def _fail_waiting(self, why: str) -> None:
+        for worker in list(self._workers.values()):
+            if worker.timer is None and worker.output is None:
+                self._gone(worker, f"could not be started: {why}", None)
+
+    def _due(self, worker: _Worker) -> None:
+        worker.timer = None
+        if self._warm is None:
+            self._heat_or_fail()
+        elif self._warm.ready.done() and not self._warm.ready.exception():
+            self._launch(worker, self._warm)
+
+    def _launch(self, worker: _Worker, warm: WarmParent) -> None:
+        member = worker.member
+        try:
+            prefix = f"[{member.replica}] "
+            worker.output = Output(self._config.output / f"{member}.log", prefix, self._loop, self._terminal)
+        except OSError as error:
+            self._gone(worker, f"could not be started: {error}", None)
+            return
+        order = Order(
+            do="launch",
+            member=str(member),
+            environ={**self._door(member).to_environ(), "PYTHONHASHSEED": "0"},
+            cwd=str(self._config.cwd),
+            script=str(self._config.script),
+            argv=self._config.argv,
+        )
+        # Nobody holds its output: it is gone, whatever became of it on the way.
+        worker.output.when_ended(lambda: self._vanished(worker))
+        try:
+            warm.order(order, worker.output.writers)
+        except (BrokenPipeError, ConfigError) as error:
+            self._gone(worker, f"could not be started: {error}", None)
+            return
+        worker.output.hand_over()
+
+    def _hear_warm(self) -> None:
+        for parent in self._parents:
+            parent.hear()
+
+    def _answered(self, answer: Answer) -> None:
+        worker = next((worker for worker in self._workers.values() if str(worker.member) == answer.member), None)
+        if worker is None:
+            if answer.what == "started":
+                raise Invariant(f"the warm parent started {answer.member}, which nobody waits for")
+            return
+        if answer.what == "failed":
+            self._gone(worker, f"could not be started: {answer.why}", None)
+            return
+        worker.pid = answer.pid
+        self._reaper.watch(answer.pid, lambda status: self._ended(worker, status))
+        fact = WorkerStarted(member=worker.member, pid=answer.pid, host=socket.gethostname(), why=worker.why)
+        self._journal.write(fact)
+        if worker.is_doomed:
+            _kill_group(answer.pid)
+
+    # Ending
+
+    def _ended(self, worker: _Worker, status: int) -> None:
+        assert worker.pid is not None, "only a running worker is watched"
+        _kill_group(worker.pid)
+        self._gone(worker, describe(status), exit_code(status))
+        if self._warm is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._warm.order(Order(do="forget", pid=worker.pid))
+
+    def _vanished(self, worker: _Worker) -> None:
+        """Its output ended. A running worker may have closed it; one that never said that it runs is dead."""
+        if worker.output is not None:
+            self._trailing.discard(worker.output)
+            worker.output.close()
+        if self._workers.get(worker.member) is worker and worker.pid is None:
+            self._hear_warm()
+            if worker.pid is None:
+                self._gone(worker, "was lost while starting", None)
+
+    def _gone(self, worker: _Worker, how: str, code: int | None) -> None:
+        if self._workers.pop(worker.member, None) is None:
+            return
+        if worker.timer is not None:
+            worker.timer.cancel()
+        pid = worker.pid or 0
+        cause = f"died-{worker.member}"
+        self._journal.write(WorkerExited(member=worker.member, pid=pid, how=how, clean=code == 0, cause=cause))
+        self._report(Exit(member=worker.member, how=how, clean=code == 0, code=code))
+        if worker.output is not None:
+            worker.output.drain()
+            if worker.output.is_open and worker.pid is not None:
+                self._trailing.add(worker.output)
+            else:
+                worker.output.close()
+
+    def _sweep_strangers(self) -> bool:
+        """Kill what workers left behind outside their groups; true while there is any."""
+        known = {worker.pid for worker in self._workers.values()} | {self._warm.pid if self._warm else None}
+        strangers = [pid for pid in _children() if pid not in known]
+        for pid in strangers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._reaper.reap()
+        return bool(strangers)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _children() -> list[int]:
+    """Direct children: an orphan of any depth becomes one, this process being a subreaper."""
+    found: list[int] = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):
+            found += map(int, (task / "children").read_text().split())
+    return found

@@ -1,0 +1,45 @@
+"""A process's end, in words."""
+
+import os
+import signal
+
+import msgspec
+
+from regrow.core.roster import Member
+
+NEVER_JOINED = 64
+"""Exit code by which a worker says that its script ended without a call of regrow.join()."""
+
+_NICKNAMES = {
+    signal.SIGSEGV: "segfaulted (SIGSEGV)",
+    signal.SIGABRT: "aborted (SIGABRT)",
+    signal.SIGBUS: "had a bus error (SIGBUS)",
+    signal.SIGFPE: "had an arithmetic fault (SIGFPE)",
+    signal.SIGILL: "ran an illegal instruction (SIGILL)",
+}
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker is gone, for certain."""
+
+    member: Member
+    how: str
+    clean: bool
+    code: int | None
+    """None when a signal ended it, or when it never ran."""
+
+
+def describe(status: int) -> str:
+    """A wait status as the end of a sentence that begins with the process's name."""
+    if os.WIFEXITED(status):
+        return f"exited with code {os.WEXITSTATUS(status)}"
+    number = os.WTERMSIG(status)
+    try:
+        name = signal.Signals(number)
+    except ValueError:
+        return f"killed by signal {number}"  # a real-time signal: the enum names only the first and the last
+    return _NICKNAMES.get(name, f"killed by {name.name}")
+
+
+def exit_code(status: int) -> int | None:
+    return os.WEXITSTATUS(status) if os.WIFEXITED(status) else None

@@ -1,0 +1,24 @@
+"""The command `regrow`. Each subcommand has a file of its own; none of them imports torch."""
+
+import click
+
+from regrow.cli.check import check
+from regrow.cli.run import run
+from regrow.cli.status import status
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="regrow")
+def main() -> None:
+    """Fault-tolerant, elastic training for PyTorch.
+
+    Kill anything: the final weights are, bit for bit, those of an undisturbed run.
+    """
+
+
+main.add_command(run)
+main.add_command(status)
+main.add_command(check)
+
+if __name__ == "__main__":
+    main()

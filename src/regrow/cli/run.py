@@ -1,0 +1,158 @@
+"""`regrow run`: checks what was asked for, runs the job, and turns its end into an exit code."""
+
+import asyncio
+import os
+import platform
+import sys
+from pathlib import Path
+
+import click
+
+from regrow.agent.terminal import Terminal
+from regrow.cli.launcher import INFRA, USAGE, Launcher, Plan, warn_idle
+from regrow.cli.run_dir import default_path
+from regrow.core.budget import BudgetConfig
+from regrow.core.errors import ConfigError, InfraError, RegrowError
+from regrow.core.membership import MembershipConfig
+from regrow.shell.faultpoint import parse
+
+_LANES = 8
+"""When neither the flag nor the script says."""
+_BUDGET = BudgetConfig()
+
+
+@click.command(
+    "run",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    options_metavar="--replicas N [OPTIONS]",
+)
+@click.option("--replicas", type=int, required=True, metavar="N", help="How many copies of the model train together.")
+@click.option("--lanes", type=int, metavar="L", help="Lanes of a step; the script may say instead. Default: 8.")
+@click.option("--run-dir", type=click.Path(path_type=Path), help="A new folder for this run. Default: runs/<time>-<random>.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address on which the job's processes listen.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="The coordinator's port. Default: any free one.")
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(min=0),
+    default=_BUDGET.max_restarts,
+    show_default=True,
+    help="Restarts of one replica within the window; then the job goes on without it.",
+)
+@click.option(
+    "--max-job-restarts",
+    type=click.IntRange(min=0),
+    default=_BUDGET.max_job_restarts,
+    show_default=True,
+    help="Restarts of all replicas together within the window.",
+)
+@click.option(
+    "--restart-window",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_BUDGET.window_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="The window in which restarts are counted.",
+)
+@click.option(
+    "--restart-backoff",
+    type=click.FloatRange(min=0),
+    default=_BUDGET.backoff_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait before a replica's second restart within the window; it doubles with each further one.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(min=1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Silence after which a replica is replaced.",
+)
+@click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
+@click.argument("script", type=click.Path(path_type=Path))
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def run(
+    replicas: int,
+    lanes: int | None,
+    run_dir: Path | None,
+    host: str,
+    port: int,
+    max_restarts: int,
+    max_job_restarts: int,
+    restart_window: float,
+    restart_backoff: float,
+    lease: float,
+    faults: tuple[str, ...],
+    script: Path,
+    args: tuple[str, ...],
+) -> None:
+    """Train SCRIPT on N replicas and keep it going through failures.
+
+    Everything after SCRIPT goes to the script. Its output appears here, each line with its replica's name in front, and
+    is kept in the run directory. The first Ctrl-C (or SIGTERM) stops at the end of the current step, the second at once.
+
+    \b
+    Exit codes:
+      0    the job finished
+      1    the job failed: the script raised, or no replica may be restarted
+      2    wrong usage: a flag, the script's path or the run directory
+      3    every replica was lost, and the training state with them
+      4    the machine refused: disk, port, processes
+      70   a bug in Regrow
+      130  stopped by Ctrl-C
+      143  stopped by SIGTERM
+    """
+    budget = BudgetConfig(
+        max_restarts=max_restarts, max_job_restarts=max_job_restarts, window_s=restart_window, backoff_s=restart_backoff
+    )
+    terminal = Terminal()
+    try:
+        _check(replicas, lanes, script, faults)
+        if lanes is not None:
+            warn_idle(terminal, replicas, lanes)
+        plan = Plan(
+            script=script.absolute(),
+            argv=args,
+            run_dir=(run_dir or default_path(Path.cwd())).absolute(),
+            host=host,
+            port=port,
+            lanes=lanes,
+            membership=MembershipConfig(
+                replicas=tuple(f"r{number}" for number in range(replicas)),
+                lanes=lanes if lanes is not None else _LANES,
+                lease_s=lease,
+                budget=budget,
+            ),
+            faults=",".join(faults),
+        )
+        code = asyncio.run(_launch(plan, terminal))
+    except ConfigError as error:
+        terminal.say(f"error: {error}")
+        code = USAGE
+    except (RegrowError, OSError) as error:
+        terminal.say(f"error: {error}")
+        code = INFRA
+    terminal.close()
+    sys.exit(code)
+
+
+async def _launch(plan: Plan, terminal: Terminal) -> int:
+    return await Launcher(plan, terminal).run()
+
+
+def _check(replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...]) -> None:
+    if platform.system() != "Linux":
+        raise InfraError(
+            f"regrow run needs Linux (pidfd, subreaper), this is {platform.system()}: "
+            "run the script alone with python, as a job of one"
+        )
+    if replicas < 1:
+        raise ConfigError(f"--replicas {replicas}: a job needs at least 1")
+    if lanes is not None and lanes < 1:
+        raise ConfigError(f"--lanes {lanes}: a step needs at least 1")
+    if not script.is_file():
+        raise ConfigError(f"script {script} does not exist or is no file: check the path")
+    if not os.access(script, os.R_OK):
+        raise ConfigError(f"script {script} cannot be read: check its permissions")
+    parse(",".join(faults))
