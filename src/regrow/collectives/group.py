@@ -80,6 +80,8 @@ def form(meeting: Meeting, rank: int, size: int, host: str, timeout_s: float) ->
         gloo = cast(_Gloo, dist.ProcessGroupGloo(store, rank, size, options))
     except RuntimeError as error:
         raise PeerError(f"rank {rank} of {size} at {host} could not form its group: {error}") from error
+    finally:
+        del options  # an error's traceback would keep the listener and its thread alive
     own = b"".join(store.said.values())
     sockets = connections(own, [blob for blob in store.heard.values() if blob != own])
     group = GlooGroup(gloo, rank, sockets)
@@ -147,6 +149,7 @@ class GlooGroup:
         except RuntimeError as error:
             self._break(str(error))
             _drain(waiting)
+            del gloo  # or the error's traceback keeps threads and sockets alive after close()
             raise PeerError(f"rank {self.rank} of {self.size}: {self._broken}") from error
         for rank in self._peers:
             if received[rank] is not incoming[rank]:
