@@ -10,6 +10,7 @@ whichever thread called. Calls must not overlap: guard `handle` with a lock.
 
 The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - The newest roster wins. An older one is ignored; one without this member ends it.
+- The newest roster heard again means that the connection was lost: whatever the coordinator must still know is repeated.
 - Nothing is done under a roster before its resolve table was seen.
 - What is held for the step in doubt survives every change of roster, unless a resolution names another holder.
 - A result is void once a resolution decided to redo its step.
@@ -105,6 +106,9 @@ class Attendance:
         self._served = NO_VERSION
         self._stop = False
         self._ending = False
+        self._complaint: Complain | None = None
+        self._left: Left | None = None
+        self._planned: tuple[Version, int, Holdings] = (NO_VERSION, 0, ())
 
     @property
     def seen(self) -> Version:
@@ -167,7 +171,7 @@ class Attendance:
 
     def _pushed(self, roster: Roster) -> list[Effect]:
         if self.task is Task.GONE or roster.version <= self.seen:
-            return []
+            return self._repeat(roster.version)
         seat = roster.seat(self.me)
         self.roster = roster
         if seat is None:
@@ -180,11 +184,25 @@ class Attendance:
             self.holds_state = True
         return [Abort(below=roster.version), Form(roster=roster)]
 
+    def _repeat(self, version: Version) -> list[Effect]:
+        """Said once, these may have been lost with a connection or with a coordinator, and nobody else would say them."""
+        if self._left is not None:
+            return [Tell(message=self._left)]
+        if self.task is Task.GONE or version != self.seen:
+            return []
+        effects: list[Effect] = []
+        if self._ending:
+            effects.append(Tell(message=Ending(member=self.me, step=self.step)))
+        if self._complaint is not None and self._complaint.version == version:
+            effects.append(Tell(message=self._complaint))
+        return effects
+
     def _complain(self, version: Version, why: str) -> list[Effect]:
         if self.task is Task.GONE or version != self.seen:
             return []  # a newer roster is already on its way in; it is the answer
         self._formed = NO_VERSION
-        return [Tell(message=Complain(member=self.me, version=version, why=why))]
+        self._complaint = Complain(member=self.me, version=version, why=why)
+        return [Tell(message=self._complaint)]
 
     def _settle(self) -> list[Effect]:
         """The next thing for an idle training thread; nothing while the newest roster's groups do not stand."""
@@ -215,7 +233,7 @@ class Attendance:
         roster = self.roster
         if self.task is Task.GONE or roster is None or version != roster.version:
             return self._settle()  # superseded: all that was stated is still true and will be stated again
-        outcome = resolve(roster, self._lanes, table)
+        outcome = self._resolve(roster, table)
         if isinstance(outcome, Divided):
             self.task = Task.GONE
             return [Leave(why=outcome.why, fault="divided")]
@@ -231,6 +249,9 @@ class Attendance:
             drop = tuple(sorted(self.held - set(keep)))
             self.held = frozenset(keep)
         return [Adopt(resolution=outcome, drop=drop), *self._settle()]
+
+    def _resolve(self, roster: Roster, table: tuple[Statement, ...]) -> Resolution | Stateless | Divided:
+        return resolve(roster, self._lanes, table)
 
     def _fetched(self, version: Version) -> list[Effect]:
         # Superseded meanwhile: others may have gone past what was loaded; fetch again under the newest roster.
@@ -274,11 +295,16 @@ class Attendance:
         acting, resolution = self.acting, self._resolution
         if acting is None:
             raise Invariant(f"{self.me}: no resolution was ever adopted")
+        # Asked for with every lane, and the same for the whole step: a pure function of these two.
+        if self._planned[:2] == (acting.version, self.step):
+            return self._planned[2]
         if resolution is not None and resolution.step == self.step:
             parts = [(*share.keep, *map(leaf, share.compute)) for share in resolution.shares]
         else:
             parts = [tuple(map(leaf, seat.lanes)) for seat in acting.seats]
-        return tuple(tuple(sorted(settled(self._lanes, part))) for part in parts)
+        holdings = tuple(tuple(sorted(settled(self._lanes, part))) for part in parts)
+        self._planned = (acting.version, self.step, holdings)
+        return holdings
 
     def _keep(self, lane: int) -> list[Effect]:
         held = self.held | {leaf(lane)}
@@ -309,8 +335,8 @@ class Attendance:
             case Pass(stop=stop):
                 if self.step >= self._last:
                     self.task = Task.GONE
-                    left = Left(member=self.me, version=acting.version, step=self.step)
-                    return [Tell(message=left), Leave(why="the job is complete", fault=None)]
+                    self._left = Left(member=self.me, version=acting.version, step=self.step)
+                    return [Tell(message=self._left), Leave(why="the job is complete", fault=None)]
                 if stop:
                     self._last = self.step + 1
                 return self._commit("boundary")

@@ -5,11 +5,13 @@ Rules (docs/protocol.md, invariants M1 to M7):
   pushed.
 - The first roster waits for every replica that can still come; its members are founders, their initial state is step 0.
 - Whoever is proven dead, or silent for a lease, is left out by a new roster at once. Nobody is evicted within one lease
-  of the coordinator's start. A member without a seat never gets one back: it returns as a new incarnation.
+  of the coordinator's start, nor while nobody else is heard who holds the state: it may be the coordinator that is cut
+  off. A member without a seat never gets one back: it returns as a new incarnation.
 - A joiner is seated once every member has entered the current roster, so that one change is digested before the next.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights.
-- Once a member has committed the last step nobody is replaced.
+- Once a member has committed the last step nobody is replaced. Whoever has left saw every row of the last boundary; those
+  who have not left soon after have lost theirs, and meet again without it.
 """
 
 from typing import assert_never
@@ -156,18 +158,24 @@ class Membership:
                     self._complained_s = now
                 return []
             case StatelessFound(version=version, why=why):
-                return self._end("state-lost", why) if version == self.version else []
+                # A joiner seated while the others were leaving finds nobody: the end was reached without it.
+                return self._end("state-lost", why) if version == self.version and not self._ending else []
             case Ending():
                 return self._end_begins()
             case Left(version=version):
                 presence.left = version
+                effects = self._end_begins()
+                self._await_others(now)
                 # A newer roster still counts on a member that has left: its groups can never form.
-                return self._issue(f"left-{member}", f"{member} has left") if version < self.version else []
+                return effects + (self._issue(f"left-{member}", f"{member} has left") if version < self.version else [])
         assert_never(message)
 
     def _join(self, now: float, join: Join) -> list[MembershipEffect]:
         member = join.member
-        if member in self._gone or self._lives.get(member.replica) != member.incarnation:
+        seat = self.roster.seat(member) if self.roster else None
+        # Evictions are not remembered across a restart, but who has seen a roster and has no seat was left out of one.
+        was_left_out = self.roster is not None and seat is None and join.seen != NO_VERSION
+        if member in self._gone or was_left_out or self._lives.get(member.replica) != member.incarnation:
             return [Send(member=member, message=Refuse(why=f"the job goes on without {member}"))]
         if join.seen.term > self._term:
             self._term = join.seen.term + 1
@@ -176,7 +184,6 @@ class Membership:
         difference = self._contract.difference(join.contract)
         if difference is not None:
             return self._refuse(member, difference)
-        seat = self.roster.seat(member) if self.roster else None
         if member not in self._present:
             founder = seat.founder if seat else False
             self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
@@ -234,12 +241,17 @@ class Membership:
         self._dead.add(member)
         self._gone.add(member)
         presence = self._present.pop(member, None)
-        has_left = (presence is not None and presence.left is not None) or (self._ending and died.clean)
+        is_seated = self.roster is not None and self.roster.seat(member) is not None
+        # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
+        has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
         if has_left and not died.clean:
             self._failed_late.append(f"{member} {died.how} after its last step")
         effects: list[MembershipEffect] = []
-        if not has_left and self.roster is not None and self.roster.seat(member) is not None:
+        if has_left:
+            effects += self._end_begins()
+            self._await_others(died.now)
+        elif is_seated:
             effects += self._issue(f"died-{member}", f"{member} {died.how}")
         if self._over:
             return effects
@@ -288,13 +300,31 @@ class Membership:
                 if presence is not None and presence.left is not None:
                     continue
                 heard_s = presence.heard_s if presence else self._opened_s
-                if now - heard_s > self._config.lease_s:
+                if now - heard_s > self._config.lease_s and self._can_go_on_without(member, now):
                     effects += self._evict(member, f"silent for {now - heard_s:.1f} s")
                     if self._over:
                         return effects
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
+            self._complained_s = None
             effects += self._issue("complaint", "a group broke, and every member lives")
         return effects
+
+    def _can_go_on_without(self, member: Member, now: float) -> bool:
+        """Is somebody else heard who is known to hold the state?"""
+        assert self.roster is not None
+        for other in self.roster.members:
+            presence = self._present.get(other)
+            if other == member or presence is None or presence.left is not None:
+                continue
+            holds_state = presence.founder or presence.entered != NO_VERSION
+            if holds_state and now - presence.heard_s <= self._config.lease_s:
+                return True
+        return False
+
+    def _await_others(self, now: float) -> None:
+        """Somebody has left: the rest leave within the grace, or are given a roster of their own."""
+        if self._complained_s is None:
+            self._complained_s = now
 
     def _evict(self, member: Member, why: str) -> list[MembershipEffect]:
         self._gone.add(member)

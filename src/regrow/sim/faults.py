@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from regrow.core.attendance import Task
 from regrow.core.events import StopAsked
 from regrow.sim.chance import Chance
 from regrow.sim.process import Process
@@ -136,6 +137,6 @@ class Faults:
                 process.feed(StopAsked())
 
     def _kill(self, process: Process) -> None:
-        if process.parted is not None and process.parted.startswith("well"):
+        if process.attendance.task is Task.GONE:
             self._world.referee.late_kills += 1
         process.die("killed by signal 9")

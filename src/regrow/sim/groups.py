@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from regrow.core.boundary import Row
 from regrow.core.effects import Bound, Exchange, Reduce
 from regrow.core.events import Bounded, Broken, Exchanged, FormationFailed, Formed, Reduced
+from regrow.core.lanes import Node
 from regrow.core.resolve import Statement
 from regrow.core.roster import Member, Roster, Version
 from regrow.sim import mathematics
@@ -28,7 +29,7 @@ class Operation:
     def __init__(self, kind: str, step: int | None) -> None:
         self.kind = kind
         self.step = step
-        self.arrived: dict[Member, tuple[Collective, dict[object, int]]] = {}
+        self.arrived: dict[Member, tuple[Collective, dict[Node, int]]] = {}
         self.slots: dict[Member, Slot] = {}
 
 
@@ -39,7 +40,7 @@ class Group:
         self.roster = roster
         self.version = roster.version
         self.size = len(roster.seats)
-        self.forming: dict[Member, "Process"] = {}
+        self.forming: dict[Member, Process] = {}
         self.formed: set[Member] = set()
         self.closed: set[Member] = set()
         """Members whose end is closed: nothing new is ever completed with them."""
@@ -130,7 +131,7 @@ class Groups:
             self._maybe_break(slot)
 
     def _ripe(self, group: Group, operation: Operation) -> None:
-        """All have arrived. With an end closed since, the bytes of a gather may be there for some; a reduce needs everyone twice."""
+        """All have arrived. With an end closed since, the bytes of a gather may be there; a reduce needs everyone twice."""
         for member, slot in operation.slots.items():
             if slot.state is not State.WAITING:
                 continue
@@ -235,16 +236,24 @@ class Groups:
         for group in process.groups[-1:]:
             self.close(process.member, group)
             self._time_out(process)
+            if process.member not in group.formed:
+                self._world.timeline.after(self._chance.soon_s(), process, self._lose, process, group)
+
+    def _lose(self, process: "Process", group: Group) -> None:
+        """Its formation fails for good, unless a newer roster has come."""
+        if group in process.groups:
+            process.feed(FormationFailed(version=group.version, why="connections were reset"))
 
     def split(self, one: "Process", other: "Process") -> None:
         """These two cannot reach each other from now on."""
         self._blocked.add(frozenset((one.member, other.member)))
         for group in one.groups:
-            if other.member in group.forming or group.roster.seat(other.member) is not None:
-                self.close(one.member, group)
-                self.close(other.member, group)
-        self._time_out(one)
-        self._time_out(other)
+            if group.roster.seat(other.member) is not None:
+                for process in (one, other):
+                    self.close(process.member, group)
+                    self._time_out(process)
+                    if group in process.groups and process.member not in group.formed:
+                        self._world.timeline.after(self._chance.between(0.05, 5.0), process, self._lose, process, group)
 
     def heal(self, one: "Process", other: "Process") -> None:
         self._blocked.discard(frozenset((one.member, other.member)))

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from regrow.sim.world import World
 
 _LANE_SAMPLES = 4
+_FLUSH_S = 5.0
 
 
 class Process:
@@ -49,6 +50,7 @@ class Process:
         self.name = str(member)
         self.alive = True
         self.hung = False
+        self.exited_clean = False
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.attendance = world.rules.attendance(member, lanes=world.plan.lanes, steps=world.plan.steps)
         self.wire = Wire(self)
@@ -75,6 +77,7 @@ class Process:
             return
         self.world.story.note(self.name, f"process ends: {how}")
         self.alive = self.hung = False
+        self.exited_clean = clean
         self.wire.cut()
         self.world.groups.leave(self)
         self.world.agent.reap(self, how, clean)
@@ -248,6 +251,8 @@ class Process:
             self.world.referee.state(self, step)
             fact = Departed(step=step, why=effect.why, fault=None, digest=str(self.state))
             self.world.referee.fact(self.name, fact)
+            # It exits once the coordinator knows, or after it has waited long enough for that.
+            self.world.timeline.after(_FLUSH_S, self, self.heard_left)
         else:
             self._exit(effect.fault)
 

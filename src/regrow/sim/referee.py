@@ -96,8 +96,9 @@ class Referee:
                 if stopped_early and not self.stops:
                     self.fail("outcome", "stopped early, but nobody asked for it")
             case "state-lost":
-                if holders or parted:
-                    saved = (holders or parted)[0]
+                kept = [p for p in parted if p.alive or p.exited_clean]
+                if holders or kept:
+                    saved = (holders or kept)[0]
                     self.fail("outcome", f"state-lost ({end.why}), but {saved.name} holds step {saved.attendance.step}")
             case "failed":
                 if not (self.raised or self.lost or self.late_kills):

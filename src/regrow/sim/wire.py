@@ -35,6 +35,7 @@ class Wire:
         self._world = process.world
         self.connection: Connection | None = None
         self.blocked_until_s = 0.0
+        self._unsent: list[FromMember] = []
 
     def connect(self) -> None:
         process, world = self._process, self._world
@@ -45,6 +46,10 @@ class Wire:
             return
         self.connection = Connection(world.coordinator.life)
         attendance = process.attendance
+        # What could not be said goes ahead of the Join, in order: a new coordinator does not know the speaker yet.
+        for message in self._unsent:
+            self.send(message)
+        self._unsent.clear()
         self.send(
             Join(
                 member=process.member,
@@ -73,12 +78,14 @@ class Wire:
             self.cut()
 
     def send(self, message: FromMember) -> None:
-        """Dropped without a connection: the next Join speaks for it."""
+        """Without a connection, kept for the next one, or lost with the buffers of the old one."""
         connection = self.connection
         if connection is not None:
             connection.up_s = self._due_s(connection.up_s)
             delay_s = connection.up_s - self._world.timeline.now
             self._world.timeline.after(delay_s, None, self._arrive, connection, message)
+        elif self._world.chance.happens(0.5):
+            self._unsent.append(message)
 
     def beat(self) -> None:
         connection, now = self.connection, self._world.timeline.now

@@ -51,9 +51,6 @@ class SeedFailed(Exception):
         self.rule = rule
         self.what = what
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Exception, (str(self),))
-
 
 class World:
     """Owns everything there is, and lets it happen."""
