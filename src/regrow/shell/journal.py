@@ -25,6 +25,8 @@ from regrow.core.records import Fact, Gap, Line
 _SUFFIX = ".jsonl"
 _DROPPED = "dropped"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_BEYOND = 3
+_REMEDY = "free space on its disk. Missing lines are counted, and it goes on as soon as it can"
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Line)
@@ -89,7 +91,7 @@ class Journal:
             written = os.write(self._fd, data)
         except OSError as error:
             self._lost += 1
-            self._report(f"cannot be written: {error.strerror}")
+            self._report(f"cannot be written: {error.strerror}; {_REMEDY}")
             return
         self._size += written
         if written == len(data):
@@ -99,7 +101,7 @@ class Journal:
         else:
             self._lost += 1
         if self._lost:
-            self._report("could be written only in part: the disk is full")
+            self._report(f"could be written only in part, the disk is full; {_REMEDY}")
 
     def _rotate(self) -> None:
         """Makes room by renaming. When it cannot, the present file grows on: better too long than lost."""
@@ -108,7 +110,7 @@ class Journal:
                 _shift(self._path, self._keep)
             fresh = _open(self._path)
         except OSError as error:
-            self._report(f"cannot be rotated: {error.strerror}")
+            self._report(f"cannot be rotated: {error.strerror}; it grows on until its folder can be written again")
             return
         os.close(self._fd)
         self._fd, self._size = fresh, 0
@@ -118,12 +120,7 @@ class Journal:
             return
         self._reported = True
         with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr itself may be full, closed or absent
-            print(
-                f"regrow: the journal {self._path} {what}. Training goes on and the missing lines are counted; free space "
-                f"on this disk and the journal goes on too",
-                file=sys.stderr,
-                flush=True,
-            )
+            print(f"regrow: the journal {self._path} {what}. Training goes on", file=sys.stderr, flush=True)
 
 
 def _open(path: Path) -> int:
@@ -230,24 +227,25 @@ def _read_one(path: Path) -> Account:
 def _open_parts(path: Path, stack: contextlib.ExitStack) -> tuple[list[BinaryIO], bool]:
     """All parts of a journal, newest first, and whether some are missing.
 
-    Newest first also in opening: a rotation in between then shows one part twice, which its inode tells, and hides none.
+    Rotations may happen meanwhile. Numbers only grow, so going up overtakes no part; it may meet one again, and newer ones
+    before that, hence the place where each was met last counts. A few numbers beyond the highest are tried too, because a
+    listing may miss a file that is being renamed. Seen in the middle of a rotation, a journal may look incomplete.
     """
-    parts: list[BinaryIO] = []
-    seen: set[int] = set()
-    hole = False
+    parts: dict[int, BinaryIO] = {}
     incomplete = path.with_name(f"{path.name}.{_DROPPED}").exists()
-    for number in range(_highest(path) + 2):  # one more than listed: a rotation may happen meanwhile
+    number, highest, hole = -1, _highest(path), False
+    while number < highest + _BEYOND:
+        number += 1
         try:
             part = stack.enter_context(_part(path, number).open("rb"))
         except FileNotFoundError:
-            hole = number > 0
+            hole = hole or number > 0
             continue
+        highest = max(highest, number)
         inode = os.fstat(part.fileno()).st_ino
-        if inode not in seen:
-            seen.add(inode)
-            parts.append(part)
-            incomplete = incomplete or hole
-    return parts, incomplete
+        incomplete = incomplete or (hole and inode not in parts)
+        parts[inode] = parts.pop(inode, part)
+    return list(parts.values()), incomplete
 
 
 def _highest(path: Path) -> int:

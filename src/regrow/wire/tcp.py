@@ -28,6 +28,7 @@ STRANGERS_MAX = 64
 """So many may be at the door at once; further ones are turned away and may try again."""
 
 _BACKLOG = 1024
+_PORT_MAX = 65535
 _ACCEPT_PAUSE_S = 0.5
 """Before the next try when the machine is out of descriptors or memory: accept then fails at once, and would spin."""
 
@@ -169,7 +170,7 @@ async def _dial(endpoint: Endpoint) -> socket.socket:
                 return sock
             # On one machine a socket can be given the very port it dials, and then meets itself.
             why = "nobody listens"
-        except (OSError, OverflowError) as error:
+        except OSError as error:
             why = _reason(error)
         except BaseException:
             sock.close()
@@ -179,6 +180,8 @@ async def _dial(endpoint: Endpoint) -> socket.socket:
 
 
 async def _addresses(host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
+    if not 0 <= port <= _PORT_MAX:  # getaddrinfo would silently take another one
+        raise ConfigError(f"there is no port {port}: choose one from 0 to {_PORT_MAX} with --port")
     try:
         # An address in figures needs no resolver, and so no thread.
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -338,7 +341,7 @@ async def listen(
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         sock.close()
         raise ConfigError(f"cannot listen on {host}:{port}: {_reason(error)}; {_remedy(error)}") from error
     return Listener(sock, Endpoint(host, sock.getsockname()[1]), key, handler, refused, handshake_s)
