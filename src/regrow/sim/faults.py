@@ -28,6 +28,7 @@ _KINDS = {
     "raise-for-good": 1,
     "stop": 3,
     "wish-stop": 1,
+    "corrupt": 3,
 }
 _POINTS = (
     *("Formed", "Exchanged", "Adopt", "Fetch", "Fetched", "Serve", "Served", "Compute", "LaneDone", "Reduce", "Reduced"),
@@ -126,6 +127,8 @@ class Faults:
                 if other is not process:
                     world.groups.split(process, other)
                     world.timeline.after(span_s, None, world.groups.heal, process, other)
+            case "corrupt":
+                process.is_faulty = True
             case "reset":
                 world.groups.reset(process)
             case "raise":

@@ -124,11 +124,11 @@ class Groups:
         slot = Slot(process, group.version)
         operation.slots[member] = group.slots[member] = process.slot = slot
         if member in group.closed:
-            self._break(slot, self._chance.between(0.001, 2.0))
+            self.break_in(slot, self._chance.between(0.001, 2.0))
         elif len(operation.arrived) == group.size:
             self._ripe(group, operation)
         elif group.closed:
-            self._maybe_break(slot)
+            self.maybe_break(slot)
 
     def _ripe(self, group: Group, operation: Operation) -> None:
         """All have arrived. With an end closed since, the bytes of a gather may be there; a reduce needs everyone twice."""
@@ -136,7 +136,7 @@ class Groups:
             if slot.state is not State.WAITING:
                 continue
             if group.closed and (operation.kind == "Reduce" or not self._chance.happens(0.4)):
-                self._maybe_break(slot)
+                self.maybe_break(slot)
                 continue
             slot.state = State.DUE
             self._world.timeline.after(self._chance.soon_s(), slot.process, self._complete, group, operation, member)
@@ -152,12 +152,13 @@ class Groups:
         match operation.kind:
             case "Exchange":
                 table: tuple[Statement, ...] = tuple(e.statement for e in effects if isinstance(e, Exchange))
+                process.witnesses = sum(statement.holds_state for statement in table)
                 process.answer(Exchanged(version=group.version, table=table))
             case "Bound":
                 rows: tuple[Row, ...] = tuple(e.row for e in effects if isinstance(e, Bound))
                 process.answer(Bounded(version=group.version, rows=rows))
             case _:
-                gradient = self._reduce(group, operation)
+                gradient = process.suffer(self._reduce(group, operation))
                 process.keep_result(operation.step or 0, group.version, gradient)
                 process.answer(Reduced(version=group.version, digest=mathematics.digest(gradient)))
 
@@ -184,7 +185,7 @@ class Groups:
             self.close(process.member, group)
             # A completion and an abort may cross: now and then the completion wins.
             if slot is not None and not (slot.state is State.DUE and self._chance.happens(0.2)):
-                self._break(slot, self._chance.soon_s())
+                self.break_in(slot, self._chance.soon_s())
 
     def leave(self, process: "Process") -> None:
         """The process is gone: all its ends close."""
@@ -205,17 +206,14 @@ class Groups:
                 slot.peer_closed(member, self)
 
     def maybe_break(self, slot: Slot) -> None:
-        self._maybe_break(slot)
-
-    def _maybe_break(self, slot: Slot) -> None:
         if slot.state is State.DUE and self._chance.happens(0.4):
             return
         if self._chance.happens(0.6):
-            self._break(slot, self._chance.soon_s())
+            self.break_in(slot, self._chance.soon_s())
         elif slot.state is State.DUE:
             slot.state = State.HANGING
 
-    def _break(self, slot: Slot, delay_s: float) -> None:
+    def break_in(self, slot: Slot, delay_s: float) -> None:
         if slot.state in (State.BREAKING, State.OVER):
             return
         slot.state = State.BREAKING
@@ -260,7 +258,7 @@ class Groups:
 
     def _time_out(self, process: "Process") -> None:
         if process.slot is not None and process.groups and process.member in self._groups[process.slot.version].closed:
-            self._break(process.slot, self._chance.between(0.05, 5.0))
+            self.break_in(process.slot, self._chance.between(0.05, 5.0))
 
     def _is_split(self, group: Group) -> bool:
         if not self._blocked:

@@ -61,6 +61,10 @@ class Process:
         self.state: int | None = world.reference.states[0]
         self.partials: dict[Node, int] = {}
         self.result: tuple[int, Version, int] | None = None
+        self.witnesses = 0
+        """Members that held state in the newest resolve table it saw."""
+        self.is_faulty = False
+        """Its memory will flip a bit of the next result."""
         self.parted: str | None = None
         """How it left: "well", or the fault."""
 
@@ -210,12 +214,22 @@ class Process:
     def keep_result(self, step: int, attempt: Version, gradient: int) -> None:
         self.result = (step, attempt, gradient)
 
+    def suffer(self, gradient: int) -> int:
+        """The result as it arrives in this process's memory."""
+        if not self.is_faulty:
+            return gradient
+        self.is_faulty = False
+        self.world.referee.corruptions += 1
+        return gradient ^ (1 << self.world.referee.corruptions)  # never the same wrong bits twice
+
     def _commit(self, effect: Commit) -> None:
         result, self.result = self.result, None
+        acting = self.attendance.acting
+        is_alone = self.witnesses == 1 if effect.by == "resolve" else acting is not None and len(acting.seats) == 1
         if result is None or result[:2] != (effect.step, effect.attempt):
             self.world.referee.fail("result", f"{self.name} commits {effect.step} of {effect.attempt}, it holds {result}")
             return
-        self.world.referee.committed(self, effect)
+        self.world.referee.committed(self, effect, is_alone)
         fact = Committed(
             step=effect.step,
             attempt=effect.attempt,

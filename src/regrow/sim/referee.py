@@ -12,7 +12,7 @@ from regrow.core.effects import Commit
 from regrow.core.invariants import Ledger
 from regrow.core.membership_effects import End
 from regrow.core.records import Fact, RosterMade, SeatTaken
-from regrow.core.roster import Member, Roster, Version
+from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
 if TYPE_CHECKING:
     from regrow.sim.process import Process
@@ -27,6 +27,10 @@ class Foul(Exception):
         self.rule = rule
 
 
+class Undetectable(Exception):
+    """A lone member committed a result that its own memory had corrupted: nobody was left to compare with."""
+
+
 class Referee:
     def __init__(self, world: "World") -> None:
         self._world = world
@@ -37,6 +41,7 @@ class Referee:
         self.raised = 0
         self.lost = 0
         self.stops = 0
+        self.corruptions = 0
         self.late_kills = 0
 
     @property
@@ -60,15 +65,19 @@ class Referee:
         last = max(self._rosters, default=None)
         if last is not None:
             self._left_out |= set(self._rosters[last].members) - set(roster.members)
-            again = self._left_out & set(roster.members)
-            if again:
-                self.fail("one-life", f"{', '.join(map(str, sorted(again)))} is seated again in {roster.version}")
+            for member in roster.members:
+                # Whoever never saw a roster holds nothing and is a joiner like any other.
+                if member in self._left_out and self._world.agent.processes[member].attendance.seen != NO_VERSION:
+                    self.fail("one-life", f"{member} was left out, and is seated again in {roster.version}")
+            self._left_out -= set(roster.members)
         self._rosters[roster.version] = roster
         seats = tuple(SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes) for s in roster.seats)
         fact = RosterMade(version=roster.version, cause=roster.cause, why=why, floor=roster.floor, seats=seats)
         self.fact("coordinator", fact)
 
-    def committed(self, process: "Process", commit: Commit) -> None:
+    def committed(self, process: "Process", commit: Commit, is_alone: bool) -> None:
+        if commit.digest != self._world.reference.digests[commit.step] and is_alone and self.corruptions:
+            raise Undetectable
         if commit.digest != self._world.reference.digests[commit.step]:
             self.fail(
                 "reference", f"{process.name} commits another gradient for step {commit.step} than the undisturbed run"

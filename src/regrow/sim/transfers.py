@@ -48,6 +48,9 @@ class Transfers:
         group = self._groups.group(effect.version)
         offer = _Serving(process, effect, self)
         process.slot = group.slots[process.member] = offer
+        if process.member in group.closed:
+            self._groups.break_in(offer, self._world.chance.between(0.001, 2.0))
+            return
         self._offers[effect.version, process.member] = offer
         for joiner in sorted(offer.missing & group.closed):
             self.gave_up(offer, joiner)
@@ -59,9 +62,12 @@ class Transfers:
         ask = _Fetching(process, effect)
         process.slot = group.slots[process.member] = ask
         process.state = None  # bytes are being written over it
+        if process.member in group.closed:
+            self._groups.break_in(ask, self._world.chance.between(0.001, 2.0))
+            return
         self._asks.setdefault((effect.version, effect.donor), []).append(ask)
         offer = self._offers.get((effect.version, effect.donor))
-        if effect.donor in group.closed or process.member in group.closed:
+        if effect.donor in group.closed:
             self._groups.maybe_break(ask)
         elif offer is not None:
             self._begin(offer, ask)

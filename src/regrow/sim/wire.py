@@ -22,7 +22,7 @@ class Connection:
         """Of the coordinator it was made to."""
         self.open = True
         self.lingers = False
-        """Closed, but what was on its way to the coordinator still arrives."""
+        """Closed, but what was on its way still arrives: it lies in somebody's buffer."""
         self.up_s = 0.0
         self.down_s = 0.0
 
@@ -111,5 +111,6 @@ class Wire:
             self._process.heard_left()
 
     def _deliver(self, connection: Connection, message: ToMember) -> None:
-        if connection.open:
+        # A buffer is read to its end before the next connection is made.
+        if connection.open or (connection.lingers and self.connection is None):
             self._process.receive(message)

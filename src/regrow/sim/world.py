@@ -10,7 +10,7 @@ from regrow.sim.faults import Faults, plan
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
 from regrow.sim.mathematics import Reference
-from regrow.sim.referee import Foul, Referee
+from regrow.sim.referee import Foul, Referee, Undetectable
 from regrow.sim.rules import THE_RULES, Rules
 from regrow.sim.story import Story
 from regrow.sim.timeline import Timeline
@@ -72,7 +72,8 @@ class World:
         self.coordinator = Coordinator(self, config)
         self.faults = Faults(self, plan(chance, faults))
 
-    def run(self) -> None:
+    def run(self) -> str:
+        """Returns how the job ended; raises Foul when it broke a rule."""
         self.story.note("sim", str(self.plan))
         timeline, coordinator, faults = self.timeline, self.coordinator, self.faults
         coordinator.open()
@@ -82,20 +83,21 @@ class World:
             if not more or waited_s > _PATIENCE_S or timeline.count > _MOST_EVENTS:
                 self.referee.stuck(waited_s)
         self.referee.ended(coordinator.ended)
+        return coordinator.ended.outcome
 
 
 def simulate(seed: int, *, faults: int = 6, rules: Rules = THE_RULES, verbose: bool = False) -> Report:
     """Run one seed to its end; SeedFailed tells the story when a check fails."""
     world = World(seed, faults, rules, verbose)
     try:
-        world.run()
+        outcome = world.run()
+    except Undetectable:
+        outcome = "undetectable"
     except Foul as foul:
         raise SeedFailed(seed, faults, foul.rule, str(foul), world.story.tell()) from None
-    end = world.coordinator.ended
-    assert end is not None
     return Report(
         seed=seed,
-        outcome=end.outcome,
+        outcome=outcome,
         events=world.timeline.count,
         faults=tuple(world.faults.struck),
         virtual_s=world.timeline.now,
