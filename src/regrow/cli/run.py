@@ -16,7 +16,6 @@ from regrow.core.errors import ConfigError, InfraError, RegrowError
 from regrow.core.membership import MembershipConfig
 from regrow.shell.faultpoint import parse
 
-_LANES = 8
 """When neither the flag nor the script says."""
 _BUDGET = BudgetConfig()
 
@@ -120,7 +119,7 @@ def run(
             lanes=lanes,
             membership=MembershipConfig(
                 replicas=tuple(f"r{number}" for number in range(replicas)),
-                lanes=lanes if lanes is not None else _LANES,
+                lanes=lanes,
                 lease_s=lease,
                 budget=budget,
             ),

@@ -44,7 +44,8 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What the operator chose."""
 
     replicas: tuple[str, ...]
-    lanes: int
+    lanes: int | None = None
+    """None: as the first member to join says."""
     lease_s: float = 30.0
     """Silence after which a member is evicted. Fencing does not rest on it."""
     grace_s: float = 1.0
@@ -81,6 +82,7 @@ class Membership:
         self._raised: list[Raised] = []
         self._budget = Budget(config.budget)
         self._contract: Contract | None = None
+        self._lanes = config.lanes or (saved.lanes if saved else None)
         self._opened_s = 0.0
         self._complained_s: float | None = None
         self._stopping = False
@@ -129,6 +131,7 @@ class Membership:
                 floor=self._floor,
                 lost=tuple(sorted(self._lost)),
                 ending=self._ending,
+                lanes=self._lanes,
             )
         )
 
@@ -180,7 +183,7 @@ class Membership:
         if join.seen.term > self._term:
             self._term = join.seen.term + 1
         if self._contract is None:
-            self._contract = join.contract
+            self._contract, self._lanes = join.contract, join.lanes
         difference = self._contract.difference(join.contract)
         if difference is not None:
             return self._refuse(member, difference)
@@ -379,7 +382,8 @@ class Membership:
         version = Version(self._term, self._n)
         old = self.roster
         seats = {member: self._seat_of(member, old) for member in members}
-        self.roster = compose(version, seats, self._config.lanes, self._floor, cause)
+        assert self._lanes is not None, "the first member to join says how many lanes there are"
+        self.roster = compose(version, seats, self._lanes, self._floor, cause)
         push = Push(roster=self.roster)
         told = [Send(member=member, message=push) for member in self.roster.members]
         return [self._persist(), Made(roster=self.roster, why=why), *told]

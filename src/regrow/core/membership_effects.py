@@ -16,6 +16,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     floor: int = 0
     lost: tuple[str, ...] = ()
     """Replicas that will not be restarted."""
+    lanes: int | None = None
     ending: bool = False
     """Some member has committed the last step."""
 

@@ -35,6 +35,8 @@ class Join(_Message, frozen=True, kw_only=True):
     member: Member
     endpoint: Endpoint
     contract: Contract
+    lanes: int
+    """As the script or the flag has it; a term of the contract too, so all agree."""
     seen: Version
     entered: Version
     """The newest roster it went on under; (0, 0) for none."""

@@ -18,7 +18,6 @@ from regrow.core.errors import Invariant
 from regrow.core.lanes import Node, lanes_in, spread
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
-
 Manifest = tuple[tuple[str, str], ...]
 """Path of each tensor, and what it is: dtype, shape, digest of its content."""
 

@@ -55,6 +55,7 @@ class Wire:
                 member=process.member,
                 endpoint=Endpoint(process.name, 1),
                 contract=_CONTRACT,
+                lanes=world.plan.lanes,
                 seen=attendance.seen,
                 entered=attendance.entered,
                 step=attendance.step,

@@ -129,6 +129,7 @@ class Job:
                 member=me,
                 endpoint=place.endpoint,
                 contract=contract,
+                lanes=self.lanes,
                 seen=attendance.seen,
                 entered=attendance.entered,
                 step=attendance.step,

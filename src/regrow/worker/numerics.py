@@ -17,7 +17,7 @@ def fix(threads: int) -> None:
 def terms() -> dict[str, str]:
     """What a joiner must share, by name."""
     return {
-        "torch version": torch.__version__,
+        "torch version": str(torch.__version__),  # a str of its own kind, which no message can hold
         "python version": ".".join(map(str, sys.version_info[:2])),
         "intra-op threads": str(torch.get_num_threads()),
         "default dtype": str(torch.get_default_dtype()),

@@ -5,7 +5,10 @@ the Attendance, through the callbacks given here.
 """
 
 import asyncio
+import os
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
@@ -22,8 +25,17 @@ from regrow.worker.meetings import Meetings
 _CONNECT_S = 10.0
 _BEAT_S = 1.0
 _RETRY_S = 0.1
+BROKEN_CODE = 70
 
 T = TypeVar("T")
+
+
+def _end_process(task: "asyncio.Task[None]") -> None:
+    """A worker whose session is broken hears no roster: better dead, and seen to be, than deaf."""
+    if not task.cancelled():
+        traceback.print_exception(task.exception())
+        sys.stderr.flush()
+        os._exit(BROKEN_CODE)
 
 
 class Inbox(Protocol):
@@ -97,6 +109,8 @@ class Session:
         listener = await listen(self._door.host, 0, self._door.token, self._peer, self._refuse)
         first = await self._connect()
         self._tasks = [asyncio.create_task(work) for work in (self._listen(first), self._speak(), self._beat())]
+        for task in self._tasks:
+            task.add_done_callback(_end_process)
         return listener.endpoint
 
     async def _connect(self) -> Connection:

@@ -1,0 +1,35 @@
+# make demo: clean clone to a live job. make test: everything CI checks. Only Python 3.11+ and make are needed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all lint setup soak bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (about a minute) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install -q -c constraints.txt -e '.[test]'
+	@touch $@
+
+demo: setup
+	@$(BIN)/python examples/demo.py
+
+lint: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: lint
+	$(BIN)/pytest
+
+test-all: lint
+	$(BIN)/pytest --all
+
+bench: setup
+	$(BIN)/python benchmarks/stall.py
+
+clean:
+	rm -rf $(VENV) runs

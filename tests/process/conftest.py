@@ -1,0 +1,28 @@
+"""Fixtures of the process tests: the undisturbed digests, and a guarantee that no job outlives its test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from runs import TINY, Run, alone
+
+
+@pytest.fixture(scope="session")
+def reference() -> str:
+    """The digest of tiny.py run alone."""
+    return alone()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+    started: list[Run] = []
+
+    def begin(*arguments: str, script: Path = TINY, script_args: tuple[str, ...] = ()) -> Run:
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Run(folder, *arguments, script=script, script_args=script_args))
+        return started[-1]
+
+    yield begin
+    for run in started:
+        run.kill()

@@ -1,0 +1,154 @@
+"""Real jobs under attack: start `regrow run`, wait for facts in its journal, and prove what it promised."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from regrow.core.lanes import lanes_in
+from regrow.core.order import Plan
+from regrow.core.records import Committed, Departed, Fact, LaneComputed, RosterMade, WorkerExited, WorkerStarted
+from regrow.shell.journal import read
+
+HERE = Path(__file__).parent
+TINY = HERE / "tiny.py"
+LANES = 6
+DEADLINE_S = 120.0
+REGROW = [str(Path(sys.executable).parent / "regrow")]
+
+
+def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> object:
+    """Until the condition gives something true. The pause only keeps the wait from burning a core."""
+    end = time.monotonic() + deadline_s
+    while not (found := condition()):
+        if time.monotonic() > end:
+            raise AssertionError(f"waited {deadline_s:g} s in vain for {what}")
+        time.sleep(0.005)
+    return found
+
+
+class Run:
+    """One `regrow run`, from its start to what is left of it."""
+
+    def __init__(self, folder: Path, *arguments: str, script: Path = TINY, script_args: tuple[str, ...] = ()) -> None:
+        self.folder = folder / "run"
+        self.log = folder / "terminal.txt"
+        command = [*REGROW, "run", "--run-dir", str(self.folder), *arguments, str(script), *script_args]
+        self._out = self.log.open("wb")
+        self.process = subprocess.Popen(
+            command, stdout=self._out, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder
+        )
+
+    def wait(self) -> int:
+        try:
+            return self.process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise AssertionError(f"the job did not end within {DEADLINE_S:g} s\n{self.story()}") from None
+        finally:
+            self._out.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    @property
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def facts(self, kind: type[Fact] | None = None, who: str | None = None) -> list[tuple[str, Fact]]:
+        """What the journals hold so far, process by process."""
+        folder = self.folder / "journal"
+        if not folder.is_dir():
+            return []
+        return [
+            (process.who, line.what)
+            for process in read(folder)
+            for line in process.lines
+            if (kind is None or isinstance(line.what, kind)) and (who is None or process.who == who)
+        ]
+
+    def pids(self) -> dict[str, int]:
+        """Every member ever started, with its pid."""
+        return {str(fact.member): fact.pid for _, fact in self.facts(WorkerStarted)}
+
+    def committed(self, who: str) -> int:
+        """How many steps this member has committed."""
+        return len(self.facts(Committed, who))
+
+    def digests(self) -> list[str]:
+        """Printed by the script at its end, one per replica that got there."""
+        return re.findall(r"^(?:\[\w+\] )?digest (\w{64})", self.output, re.MULTILINE)
+
+    def status(self) -> dict[str, object]:
+        done = subprocess.run([*REGROW, "status", str(self.folder), "--json"], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    def check(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([*REGROW, "check", str(self.folder)], capture_output=True, text=True, check=False)
+
+    def story(self) -> str:
+        rows = [f"{process.who}: {line.what}" for process in read(self.folder / "journal") for line in process.lines]
+        return "\n".join([self.output[-6000:], *rows[-120:]])
+
+
+def alone(*script_args: str, script: Path = TINY) -> str:
+    """The digest of the same script as a job of one."""
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("REGROW_")}
+    done = subprocess.run(
+        [sys.executable, str(script), *script_args],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environ,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split("digest ")[1].strip()
+
+
+def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 8, microbatches: int = 1) -> None:
+    """The last lines of every attack: equal digests, a clean check, nobody else touched, every sample once."""
+    story = run.story()
+    assert run.process.returncode == 0, story
+    digests = run.digests()
+    assert digests and set(digests) == {reference}, f"{digests} instead of {reference}\n{story}"
+    departed = {fact.digest for _, fact in run.facts(Departed)}
+    assert departed == {reference}, story
+    check = run.check()
+    assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{story}"
+    died = Counter(fact.member.replica for _, fact in run.facts(WorkerExited) if not fact.clean)
+    assert died == deaths, f"died: {died}, attacked: {deaths}\n{story}"
+    _prove_samples(run, steps, microbatches)
+
+
+def _prove_samples(run: Run, steps: int, microbatches: int) -> None:
+    """Every place of the stream contributes once, and its holder was really handed that sample."""
+    plan = Plan(seed=5, lanes=LANES, microbatches_per_lane=microbatches, batch_size=3, dataset_size=97)
+    rosters = {fact.version: fact for _, fact in run.facts(RosterMade)}
+    computed = {(who, fact.step, fact.lane): fact for who, fact in run.facts(LaneComputed)}
+    commits = {fact.step: fact for _, fact in run.facts(Committed)}
+    assert sorted(commits) == list(range(steps))
+    used: list[int] = []
+    for step, commit in commits.items():
+        for seat, nodes in zip(rosters[commit.attempt].seats, commit.holdings, strict=True):
+            for lane in lanes_in(nodes):
+                fact = computed[(str(seat.member), step, lane)]
+                used += range(fact.start, fact.stop)
+                handed = _handed(run, str(seat.member), step)
+                assert {plan.sample(position) for position in range(fact.start, fact.stop)} <= handed
+    assert sorted(used) == list(range(steps * LANES * microbatches * 3)), "a sample was used twice or never"
+
+
+def _handed(run: Run, who: str, step: int) -> set[int]:
+    rows = (run.folder / f"used-{who}.txt").read_text().splitlines()
+    return {int(index) for row in rows if int(row.split()[0]) == step for index in row.split()[1:]}

@@ -1,0 +1,79 @@
+"""Kill replicas at every moment of a step's life, exactly there, and end with the weights of an undisturbed run."""
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+from runs import Run, prove
+
+pytestmark = pytest.mark.process
+
+
+class Attack(NamedTuple):
+    name: str
+    faults: tuple[str, ...]
+    deaths: str
+    """The replicas that die, once per death."""
+    replicas: int = 3
+
+
+KILLS = [
+    Attack("before join", ("r1:start:SIGKILL",), "r1"),
+    Attack("joined, before the first roster", ("r1:join:SIGKILL",), "r1"),
+    Attack("forming the first roster", ("r1:form:roster=1:SIGKILL",), "r1"),
+    Attack("resolving the first roster", ("r1:resolve:roster=1:SIGKILL",), "r1"),
+    Attack("in forward", ("r1:forward:step=3:SIGKILL",), "r1"),
+    Attack("in backward", ("r1:backward:step=3:SIGKILL",), "r1"),
+    Attack("in backward of its second lane", ("r1:backward:step=3:lane=3:SIGKILL",), "r1"),
+    Attack("a lane done", ("r1:lane:step=3:SIGKILL",), "r1"),
+    Attack("about to reduce", ("r1:reduce:step=3:SIGKILL",), "r1"),
+    Attack("holding the result", ("r1:reduced:step=3:SIGKILL",), "r1"),
+    Attack("at the boundary", ("r1:boundary:step=3:SIGKILL",), "r1"),
+    Attack("between commit and optimizer", ("r1:passed:step=3:SIGKILL",), "r1"),
+    Attack("after the optimizer", ("r1:entered:step=4:SIGKILL",), "r1"),
+    Attack("the first member", ("r0:backward:step=3:SIGKILL",), "r0"),
+    Attack("the last step's boundary", ("r1:boundary:step=7:SIGKILL",), "r1"),
+    Attack("at the farewell", ("r1:farewell:step=8:SIGKILL",), "r1"),
+    Attack("a segfault", ("r2:backward:step=2:SIGSEGV",), "r2"),
+    Attack("an exception", ("r2:forward:step=2:raise",), "r2"),
+    Attack("an exception between the loops", ("r2:passed:step=2:raise",), "r2"),
+    Attack("sys.exit(1)", ("r2:forward:step=2:exit",), "r2"),
+]
+DOUBLES = [
+    Attack("two at once", ("r1:reduce:step=3:SIGKILL", "r2:reduce:step=3:SIGKILL"), "r1 r2", 4),
+    Attack("all but one", tuple(f"r{i}:backward:step=3:SIGKILL" for i in (0, 1, 2)), "r0 r1 r2", 4),
+    Attack("another while forming", ("r1:boundary:step=3:SIGKILL", "r2:form:roster=2:SIGKILL"), "r1 r2", 4),
+    Attack("another about to resolve", ("r1:boundary:step=3:SIGKILL", "r2:resolve:roster=2:SIGKILL"), "r1 r2", 4),
+    Attack("another having resolved", ("r1:reduced:step=3:SIGKILL", "r0:resolved:roster=2:SIGKILL"), "r0 r1", 4),
+    Attack(
+        "a cascade", ("r1:lane:step=3:SIGKILL", "r2:form:roster=2:SIGKILL", "r3:resolve:roster=3:SIGKILL"), "r1 r2 r3", 4
+    ),
+    Attack("the passer and another", ("r0:passed:step=3:SIGKILL", "r1:boundary:step=4:SIGKILL"), "r0 r1", 3),
+]
+JOINS = [
+    Attack("the joiner, asking", ("r1:backward:step=2:SIGKILL", "r1.1:fetch:SIGKILL"), "r1 r1"),
+    Attack("the joiner, healed", ("r1:backward:step=2:SIGKILL", "r1.1:fetched:SIGKILL"), "r1 r1"),
+    Attack("the joiner, resolving", ("r1:backward:step=2:SIGKILL", "r1.1:resolve:SIGKILL"), "r1 r1"),
+    Attack("the joiner, at its first boundary", ("r1:backward:step=2:SIGKILL", "r1.1:boundary:SIGKILL"), "r1 r1"),
+    Attack("the donor, about to serve", ("r1:backward:step=2:SIGKILL", "r0:serve:SIGKILL"), "r0 r1"),
+    Attack("the donor, half way", ("r1:backward:step=2:SIGKILL", "r0:serving:SIGKILL"), "r0 r1"),
+    Attack("a bystander during a join", ("r1:backward:step=2:SIGKILL", "r2:reduce:roster=3:SIGKILL"), "r1 r2"),
+    Attack(
+        "donor and joiner", ("r1:backward:step=2:SIGKILL", "r0:serving:SIGKILL", "r1.1:resolve:roster=4:SIGKILL"), "r0 r1 r1"
+    ),
+]
+
+
+@pytest.mark.parametrize("attack", [*KILLS, *DOUBLES, *JOINS], ids=lambda attack: attack.name)
+def test_the_weights_are_those_of_an_undisturbed_run(attack: Attack, start: Callable[..., Run], reference: str) -> None:
+    run = start("--replicas", str(attack.replicas), *(arg for fault in attack.faults for arg in ("--fault", fault)))
+    run.wait()
+    prove(run, reference, deaths=Counter(attack.deaths.split()))
+
+
+def test_an_undisturbed_run_equals_the_script_alone(start: Callable[..., Run], reference: str) -> None:
+    run = start("--replicas", "4")
+    run.wait()
+    prove(run, reference, deaths=Counter())
+    assert len(run.digests()) == 4

@@ -1,0 +1,65 @@
+"""The script the process tests attack: small, with everything that could part the replicas (dropout, AdamW, a schedule).
+
+Writes the samples it was handed to used-<member>.txt in the run directory, so that a test can count them.
+"""
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+import regrow
+
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self) -> int:
+        return 97
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        x = torch.sin(torch.arange(16) * (index + 1.0))
+        return x, x[:4] * x[4:8], index
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--microbatches", type=int, default=1)
+    parser.add_argument("--stop-at", type=int)
+    args = parser.parse_args()
+
+    job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=5)
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(32), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
+    job.track(model=model, optimizer=optimizer, schedule=schedule)
+    data = job.data(Points(), batch_size=3)
+    log = open_log()
+
+    for step in job.steps(args.steps, data):
+        if step.index == args.stop_at:
+            job.stop()
+        for x, y, index in step:
+            log(f"{step.index} {' '.join(str(int(i)) for i in index)}\n")
+            step.backward((model(x) - y).square().mean())
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        if step.reporter:
+            print(f"step {step.index} loss {step.loss:.6f}", flush=True)
+
+    print(f"digest {job.digest()}", flush=True)
+
+
+def open_log():
+    folder = os.environ.get("REGROW_RUN_DIR")
+    if folder is None:
+        return lambda text: None
+    name = f"used-{os.environ['REGROW_REPLICA']}.{os.environ['REGROW_INCARNATION']}.txt"
+    return (Path(folder) / name).open("a", buffering=1).write
+
+
+if __name__ == "__main__":
+    main()
