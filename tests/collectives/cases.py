@@ -52,7 +52,9 @@ def random_case(seed: int, members: int) -> Case:
         for view in lane.views:
             view.copy_(torch.randn(view.shape, generator=generator))
             for _ in range(rng.randint(0, 3) if view.numel() else 0):
-                view[rng.randrange(view.numel())] = rng.choice(ODD_VALUES)
+                view[rng.randrange(view.numel())] = torch.tensor(
+                    rng.choice(ODD_VALUES), dtype=torch.float64
+                )  # a bare 1e30 is refused by fp16
         lanes.append(lane)
     owners = [rng.randrange(members) for _ in range(count)]
     holdings = [list(cover(count, [lane for lane in range(count) if owners[lane] == m])) for m in range(members)]

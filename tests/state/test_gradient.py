@@ -91,6 +91,9 @@ def test_the_digest_sees_presence_and_present_bytes_only() -> None:
     assert digest(gradient(0.0, None, 2.0)) != digest(gradient(-0.0, None, 2.0))
     same.views[2][1, 2] = 3
     assert digest(one) != digest(same)
+    layout = Layout([("a", torch.empty(4)), ("b", torch.empty(4))])
+    first, second = (Gradient(layout, layout.new_buffer(), present=present) for present in (0b01, 0b10))
+    assert digest(first) != digest(second), "the same bytes of another parameter"
 
 
 def test_the_pool_uses_buffers_again() -> None:
