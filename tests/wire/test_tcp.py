@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regrow.core.errors import ConfigError, PeerError
+from regrow.core.errors import ConfigError, Invariant, PeerError
 from regrow.core.messages import PROTOCOL, Challenge, Hello, Put, Refuse, Thanks, Value
 from regrow.core.roster import Endpoint, Version
 from regrow.wire import tcp
@@ -51,8 +51,8 @@ class Server:
         self.open.callback(connection.abort)
         return connection
 
-    def stranger(self) -> "Stranger":
-        stranger = Stranger(self.endpoint)
+    def stranger(self, receive_buffer_bytes: int | None = None) -> "Stranger":
+        stranger = Stranger(self.endpoint, receive_buffer_bytes)
         self.open.callback(stranger.sock.close)
         return stranger
 
@@ -87,8 +87,11 @@ async def serving(handler: Callable[[Connection], Awaitable[None]] | None = None
 class Stranger:
     """A bare socket at the door."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self.sock = socket.create_connection((endpoint.host, endpoint.port))
+    def __init__(self, endpoint: Endpoint, receive_buffer_bytes: int | None) -> None:
+        self.sock = socket.socket()
+        if receive_buffer_bytes is not None:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        self.sock.connect((endpoint.host, endpoint.port))
         self.sock.setblocking(False)
         self._arrived = Decoder(PEER_LIMIT_BYTES)
 
@@ -181,6 +184,20 @@ def test_a_cancelled_receive_loses_nothing() -> None:
     run(story())
 
 
+def test_two_tasks_that_receive_at_once_are_told_so() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            ours, theirs = await server.pair()
+            first = asyncio.create_task(ours.receive())
+            await _until_waiting(first)
+            with pytest.raises(Invariant, match="two tasks receive"):
+                await ours.receive()
+            await theirs.send(Thanks())
+            assert await first == Thanks()
+
+    run(story())
+
+
 def test_raw_bytes_follow_a_message_and_lead_to_the_next() -> None:
     async def story() -> None:
         async with serving() as server:
@@ -209,19 +226,45 @@ def test_raw_bytes_follow_a_message_and_lead_to_the_next() -> None:
     run(story())
 
 
-def test_a_bulk_transfer_lets_other_tasks_run() -> None:
+def test_a_bulk_transfer_that_never_waits_lets_other_tasks_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tcp, "_TURN_BYTES", 1)  # else more than a socket holds would have to be there already
+
     async def story() -> None:
         async with serving() as server:
             ours, theirs = await server.pair()
-            bulk = memoryview(bytearray(64 * 1024 * 1024))
-            sending = asyncio.create_task(ours.send_raw(bulk))
-            receiving = asyncio.create_task(theirs.receive_raw_into(memoryview(bytearray(len(bulk)))))
-            turns = 0
-            while not receiving.done():
-                turns += 1
-                await asyncio.sleep(0)
-            await sending
-            assert turns >= 8
+            assert await _turns_during(ours.send_raw(memoryview(b"x" * 1000))) >= 1
+            assert await _turns_during(theirs.receive_raw_into(memoryview(bytearray(1000)))) >= 1
+
+    run(story())
+
+
+def test_a_flood_of_messages_lets_other_tasks_run() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            ours, theirs = await server.pair()
+            for _ in range(4000):
+                await ours.send(Refuse(why="x" * 20))
+
+            async def receive_all() -> None:
+                for _ in range(4000):
+                    await theirs.receive()
+
+            assert await _turns_during(receive_all()) >= 8
+
+    run(story())
+
+
+def test_the_last_words_of_a_handler_arrive_even_past_unread_bytes() -> None:
+    async def story() -> None:
+        async def handler(connection: Connection) -> None:
+            assert await connection.receive() == Thanks()
+            await connection.send(Value(key="k", value=b"x" * 1_000_000))
+
+        async with serving(handler) as server:
+            stranger = server.stranger(receive_buffer_bytes=4096)
+            await stranger.prove()
+            await stranger.say(frame(encode(Thanks())) + frame(encode(Refuse(why="never read" * 5000))))
+            assert decode(await stranger.payload()) == Value(key="k", value=b"x" * 1_000_000)
 
     run(story())
 
@@ -575,6 +618,23 @@ async def _find_the_door_full(server: Server) -> None:
     with pytest.raises(PeerError):
         await server.client()
     assert "64 others are at the door" in await server.refused_why()
+
+
+async def _turns_during(work: Awaitable[None]) -> int:
+    """How often another task ran until the work was done."""
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    counting = asyncio.create_task(count())
+    await asyncio.sleep(0)
+    await work
+    counting.cancel()
+    return turns
 
 
 async def _until_waiting(task: "asyncio.Task[Any]") -> None:

@@ -182,18 +182,16 @@ def read(folder: Path) -> Iterator[Account]:
 
 
 def tail(folder: Path, who: str, size_bytes: int) -> list[Line]:
-    """The lines in about the last size_bytes of a process's journal, whatever its length. Damaged lines are left out."""
+    """The lines in about the last size_bytes of a process's journal, whatever its length. What does not parse,
+    such as the line that size_bytes cuts in two, is left out."""
     pieces: list[bytes] = []
     with contextlib.ExitStack() as stack:
         parts, _ = _open_parts(folder / (who + _SUFFIX), stack)
         for part in parts:
             end = part.seek(0, os.SEEK_END)
             start = max(0, end - size_bytes)
-            part.seek(max(0, start - 1))
-            piece = part.read(end - max(0, start - 1))
-            if start > 0:
-                piece = piece[piece.find(b"\n") + 1 :] if b"\n" in piece else b""
-            pieces.append(piece)
+            part.seek(start)
+            pieces.append(part.read(end - start))
             size_bytes -= end - start
             if size_bytes <= 0:
                 break
@@ -208,9 +206,7 @@ def _read_one(path: Path) -> Account:
         parts, incomplete = _open_parts(path, stack)
         for part in reversed(parts):
             for number, raw in enumerate(part, start=1):
-                if raw == b"\n":
-                    continue
-                line = _parse(raw)
+                line = _parse(raw)  # None also for the empty line that ends a torn one
                 if line is None:
                     damaged = damaged or f"{part.name}, line {number}"
                     continue
