@@ -28,6 +28,7 @@ from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 
 _CLOSE_S = 10.0
+_RETRY_S = 0.02
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,9 +109,9 @@ class Agent:
         elif worker.output is None:
             self._gone(worker, "was ended before it started", None)
 
-    def pids(self) -> dict[Member, int]:
-        """Who runs."""
-        return {member: worker.pid for member, worker in self._workers.items() if worker.pid is not None}
+    @property
+    def warm_pid(self) -> int | None:
+        return self._warm.pid if self._warm is not None else None
 
     async def close(self) -> None:
         """End everything below this process, and wait until it is gone."""
@@ -198,14 +199,19 @@ class Agent:
             script=str(self._config.script),
             argv=self._config.argv,
         )
-        # Nobody holds its output: it is gone, whatever became of it on the way.
-        worker.output.when_ended(lambda: self._vanished(worker))
         try:
             warm.order(order, worker.output.writers)
-        except (BrokenPipeError, ConfigError) as error:
+        except BrokenPipeError:
+            # It has just died, or has a queue of orders: the order never reached it, so this is still the first start.
+            output, worker.output = worker.output, None
+            output.close()
+            worker.timer = self._loop.call_later(_RETRY_S, self._due, worker)
+        except ConfigError as error:
             self._gone(worker, f"could not be started: {error}", None)
-            return
-        worker.output.hand_over()
+        else:
+            # Once nobody holds its output it is gone, whatever became of it on the way.
+            worker.output.when_ended(lambda: self._vanished(worker))
+            worker.output.hand_over()
 
     def _hear_warm(self) -> None:
         for parent in self._parents:

@@ -15,7 +15,7 @@ from regrow.agent.terminal import STDERR, STDOUT, Terminal
 
 _PIECE_BYTES = 64 * 1024
 _RETRY_S = 0.02
-_LINE = re.compile(rb"[^\r\n]*(?:\r\n|\r(?!\Z)|\n)")
+_LINE_END = re.compile(rb"\r\n|\r(?!\Z)|\n")
 """A progress bar's carriage returns end lines too, and are kept: each piece gets the prefix and overwrites the last. One
 at the very end may be half of a CRLF: it waits for what follows."""
 
@@ -149,12 +149,13 @@ class _Pipe:
         return False
 
     def _show(self, data: bytes) -> None:
+        searched = max(0, len(self._partial) - 1)  # all but a carriage return that waited
         text = self._partial + data
         end = 0
         shown: list[bytes] = []
-        for line in _LINE.finditer(text):
-            shown += (self._prefix, line.group())
-            end = line.end()
+        for found in _LINE_END.finditer(text, searched):
+            shown += (self._prefix, text[end : found.end()])
+            end = found.end()
         self._partial = text[end:]
         if len(self._partial) > _PIECE_BYTES:
             shown += (self._prefix, self._partial, b"\n")

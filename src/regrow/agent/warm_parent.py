@@ -86,7 +86,7 @@ class WarmParent:
         return self._control.fileno() >= 0
 
     def order(self, order: Order, fds: Sequence[int] = ()) -> None:
-        """Raises BrokenPipeError when the process is gone."""
+        """Raises BrokenPipeError when it did not go out: the process is gone, or far behind."""
         packet = msgspec.json.encode(order)
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:

@@ -1,0 +1,68 @@
+"""A process with an agent in it, steered by lines on stdin: start MEMBER [DELAY_S], kill MEMBER, close.
+
+    python host.py FOLDER SCRIPT EVENTS_FD ENTRY
+
+Reports go to EVENTS_FD, one JSON line each. A process of its own: the agent reaps every child it has, and may be killed.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from regrow.agent.agent import Agent, AgentConfig
+from regrow.agent.exits import Exit
+from regrow.agent.terminal import Terminal
+from regrow.agent.warm_parent import WarmConfig
+from regrow.core.invariants import member_of
+from regrow.core.roster import Endpoint, Member
+from regrow.shell.door import WorkerDoor
+from regrow.shell.journal import Journal
+
+folder, script, events_fd = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+
+
+def door(member: Member) -> WorkerDoor:
+    return WorkerDoor(
+        member=member, coordinator=Endpoint("127.0.0.1", 1), token="00", run_dir=folder, host="127.0.0.1", lanes=None
+    )
+
+
+def tell(**event: object) -> None:
+    os.write(events_fd, json.dumps({"ns": time.monotonic_ns(), **event}).encode() + b"\n")
+
+
+def report(exit: Exit) -> None:
+    tell(gone=str(exit.member), how=exit.how, clean=exit.clean, code=exit.code)
+
+
+async def main() -> None:
+    terminal = Terminal()
+    (folder / "output").mkdir()
+    config = AgentConfig(
+        script=script,
+        argv=(),
+        cwd=folder,
+        output=folder / "output",
+        warm=WarmConfig(entry=sys.argv[4], imports=()),
+    )
+    agent = Agent(config, door, Journal(folder / "journal", "agent"), terminal, report)
+    await agent.open()
+    tell(ready=True, warm=agent.warm_pid)
+    orders = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    while (words := (await orders.readline()).decode().split()) and words[0] != "close":
+        member = member_of(words[1])
+        assert member is not None
+        if words[0] == "start":
+            agent.start(member, "a test", float(words[2]) if len(words) > 2 else 0.0)
+        else:
+            agent.kill(member)
+    await agent.close()
+    terminal.close()
+    tell(closed=True)
+
+
+asyncio.run(main())

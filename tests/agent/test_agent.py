@@ -1,0 +1,168 @@
+"""The agent on real processes: what it starts, it sees end, and nothing outlives it."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hosting import Host, is_alive, wait_for
+
+MakeHost = Callable[..., Host]
+
+WAITS = "import signal\nprint('here', flush=True)\nwhile True: signal.pause()\n"
+WITH_GRANDCHILD = """
+import os, signal, subprocess, sys
+from pathlib import Path
+child = subprocess.Popen([sys.executable, "-c", "import signal\\nwhile True: signal.pause()"], start_new_session=SESSION)
+Path("grandchild.new").write_text(str(child.pid))
+os.rename("grandchild.new", "grandchild")
+while True: signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "how"),
+    [
+        ("pass", "exited with code 0"),
+        ("import sys; sys.exit(3)", "exited with code 3"),
+        ("import os; os.kill(os.getpid(), 9)", "killed by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 11)", "segfaulted (SIGSEGV)"),
+        ("import os; os.abort()", "aborted (SIGABRT)"),
+        ("import os; os.kill(os.getpid(), 40)", "killed by signal 40"),
+        ("raise ValueError('oops')", "exited with code 70"),
+    ],
+)
+def test_an_end_is_reported_in_words(host: MakeHost, script: str, how: str) -> None:
+    agent = host(script)
+    agent.order("start", "r0.0")
+    event = agent.event("gone")
+    assert (event["how"], event["clean"]) == (how, how == "exited with code 0")
+    agent.close()
+
+
+def test_an_incarnation_is_started_once(host: MakeHost) -> None:
+    agent = host("pass")
+    agent.order("start", "r0.0")
+    agent.order("start", "r0.0")
+    agent.order("start", "r0.1")
+    assert agent.gone("r0.0") == agent.gone("r0.1") == "exited with code 0"
+    agent.close()
+
+
+def test_a_worker_is_the_agents_child_in_a_group_of_its_own(host: MakeHost) -> None:
+    agent = host("import os; print(os.getppid(), os.getpgrp() == os.getpid() == os.getsid(0), os.getcwd(), flush=True)")
+    agent.order("start", "r0.0")
+    agent.gone("r0.0")
+    agent.close()
+    assert agent.kept("r0.0").decode() == f"{agent.process.pid} True {agent.folder}\n"
+
+
+def test_a_worker_holds_nothing_of_the_agent_or_the_warm_parent(host: MakeHost) -> None:
+    agent = host("import os; print(sorted(os.listdir('/proc/self/fd')))")
+    agent.order("start", "r0.0")
+    agent.gone("r0.0")
+    agent.close()
+    assert agent.kept("r0.0") == b"['0', '1', '2', '3']\n"  # 3 is the listing itself
+
+
+def test_death_is_reported_within_milliseconds(host: MakeHost) -> None:
+    agent = host("import os, time\nopen('died', 'w').write(str(time.monotonic_ns()))\nos.kill(os.getpid(), 9)")
+    took_ms = []
+    for life in range(5):
+        agent.order("start", f"r0.{life}")
+        event = agent.event("gone")
+        took_ms.append((int(str(event["ns"])) - int((agent.folder / "died").read_text())) / 1e6)
+    assert min(took_ms) < 20, took_ms  # about 1 ms on an idle machine; the tests run on a busy one
+    agent.close()
+
+
+def test_a_killed_worker_takes_its_group_along(host: MakeHost) -> None:
+    agent = host(WITH_GRANDCHILD.replace("SESSION", "False"))
+    agent.order("start", "r0.0")
+    grandchild = _grandchild(agent)
+    os.kill(agent.started("r0.0"), signal.SIGKILL)
+    assert agent.gone("r0.0") == "killed by SIGKILL"
+    wait_for(lambda: not is_alive(grandchild), "the grandchild to go with its worker")
+    wait_for(lambda: not Path(f"/proc/{grandchild}").exists(), "the grandchild to be reaped")
+    agent.close()
+
+
+def test_kill_ends_a_stopped_worker(host: MakeHost) -> None:
+    agent = host(WAITS)
+    agent.order("start", "r0.0")
+    os.kill(agent.started("r0.0"), signal.SIGSTOP)
+    agent.order("kill", "r0.0")
+    assert agent.gone("r0.0") == "killed by SIGKILL"
+    agent.close()
+
+
+def test_kill_before_the_start_is_a_report_too(host: MakeHost) -> None:
+    agent = host(WAITS)
+    agent.order("start", "r0.0", "3600")
+    agent.order("kill", "r0.0")
+    assert agent.gone("r0.0") == "was ended before it started"
+    agent.close()
+
+
+def test_close_leaves_no_process_not_even_one_in_a_session_of_its_own(host: MakeHost) -> None:
+    agent = host(WITH_GRANDCHILD.replace("SESSION", "True"))
+    agent.order("start", "r0.0")
+    grandchild, worker = _grandchild(agent), agent.started("r0.0")
+    agent.order("close")
+    assert agent.gone("r0.0") == "killed by SIGKILL"
+    agent.event("closed")
+    agent.process.wait(30)
+    assert not any(map(is_alive, (grandchild, worker, agent.warm)))
+
+
+def test_kill_9_of_the_agent_leaves_no_process(host: MakeHost) -> None:
+    agent = host(WITH_GRANDCHILD.replace("SESSION", "False"))
+    agent.order("start", "r0.0")
+    everyone = [_grandchild(agent), agent.started("r0.0"), agent.warm]
+    agent.process.kill()
+    wait_for(lambda: not any(map(is_alive, everyone)), "worker, grandchild and warm parent to go")
+
+
+def test_kill_9_of_the_warm_parent_hurts_no_worker(host: MakeHost) -> None:
+    agent = host(WAITS)
+    agent.order("start", "r0.0")
+    worker = agent.started("r0.0")
+    _kill_warm(agent)
+    agent.order("start", "r1.0")
+    second = agent.started("r1.0")
+    assert is_alive(worker)
+    agent.order("kill", "r0.0")
+    assert agent.gone("r0.0") == "killed by SIGKILL"
+    assert is_alive(second)
+    agent.order("close")
+    agent.gone("r1.0")
+
+
+def test_after_the_warm_parents_death_kill_9_of_the_agent_still_leaves_no_process(host: MakeHost) -> None:
+    agent = host(WITH_GRANDCHILD.replace("SESSION", "False"))
+    agent.order("start", "r0.0")
+    everyone = [_grandchild(agent), agent.started("r0.0"), agent.warm]
+    _kill_warm(agent)
+    (agent.folder / "grandchild").unlink()
+    agent.order("start", "r1.0")  # once it runs, the new warm parent has heard of r0.0
+    everyone += [_grandchild(agent), agent.started("r1.0")]
+    agent.process.kill()
+    wait_for(lambda: not any(map(is_alive, everyone)), "both workers and their children to go")
+
+
+def test_a_warm_parent_that_cannot_start_says_so(host: MakeHost) -> None:
+    with pytest.raises(AssertionError, match="InfraError: the warm parent exited with code 1 before it was ready"):
+        host("pass", entry="no_such_module:run")
+
+
+def _grandchild(agent: Host) -> int:
+    path = agent.folder / "grandchild"
+    wait_for(path.exists, "the grandchild")
+    return int(path.read_text())
+
+
+def _kill_warm(agent: Host) -> None:
+    """An order that it took with it is reported as lost; one that comes after its death must find another parent."""
+    os.kill(agent.warm, signal.SIGKILL)
+    wait_for(lambda: not is_alive(agent.warm), "the warm parent to die")
