@@ -16,7 +16,6 @@ from regrow.core.errors import ConfigError, InfraError, RegrowError
 from regrow.core.membership import MembershipConfig
 from regrow.shell.faultpoint import parse
 
-"""When neither the flag nor the script says."""
 _BUDGET = BudgetConfig()
 
 
