@@ -84,6 +84,7 @@ class Membership:
         self._contract: Contract | None = None
         self._lanes = config.lanes or (saved.lanes if saved else None)
         self._opened_s = 0.0
+        self._now_s = 0.0
         self._complained_s: float | None = None
         self._stopping = False
         self._ending = saved.ending if saved else False
@@ -98,6 +99,7 @@ class Membership:
     def handle(self, event: MembershipEvent) -> list[MembershipEffect]:
         if self._over:
             return []
+        self._now_s = event.now
         match event:
             case Opened(now=now):
                 return self._open(now)
@@ -170,7 +172,9 @@ class Membership:
                 effects = self._end_begins()
                 self._await_others(now)
                 # A newer roster still counts on a member that has left: its groups can never form.
-                return effects + (self._issue(f"left-{member}", f"{member} has left") if version < self.version else [])
+                if version < self.version and self.roster is not None and self.roster.seat(member) is not None:
+                    effects += self._issue(f"left-{member}", f"{member} has left")
+                return effects
         assert_never(message)
 
     def _join(self, now: float, join: Join) -> list[MembershipEffect]:
@@ -310,6 +314,8 @@ class Membership:
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
             self._complained_s = None
             effects += self._issue("complaint", "a group broke, and every member lives")
+        if self._ending and not self._over:
+            effects += self._finish()
         return effects
 
     def _can_go_on_without(self, member: Member, now: float) -> bool:
@@ -405,6 +411,8 @@ class Membership:
             return []
         if any(member not in self._dead for member in self._present):
             return []
+        if not self._left_well and self._now_s - self._opened_s <= self._config.lease_s and self._resumed:
+            return []  # those who left well may have exited before this start: their exits are still being reported
         if self._failed_late:
             return self._end("failed", "; ".join(self._failed_late))
         if not self._left_well:

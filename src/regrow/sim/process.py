@@ -7,6 +7,7 @@ hung, and what happened meanwhile happens when it resumes.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from regrow.core.attendance import Task
 from regrow.core.effects import (
     Abort,
     Adopt,
@@ -109,7 +110,10 @@ class Process:
     def receive(self, message: ToMember) -> None:
         match message:
             case Push(roster=roster):
+                is_news = roster.version > self.attendance.seen
                 self.feed(RosterPushed(roster=roster))
+                if is_news and roster.seat(self.member) is None and self.attendance.task is not Task.GONE:
+                    self.world.referee.fail("fenced", f"{self.name} goes on, though {roster.version} has no seat for it")
             case Stop():
                 self.feed(StopAsked())
             case Refuse(why=why):

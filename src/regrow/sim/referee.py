@@ -64,7 +64,9 @@ class Referee:
             return
         last = max(self._rosters, default=None)
         if last is not None:
-            self._left_out |= set(self._rosters[last].members) - set(roster.members)
+            for member in self._rosters[last].members:
+                if roster.seat(member) is None and not self._has_parted(member):
+                    self._left_out.add(member)
             for member in roster.members:
                 # Whoever never saw a roster holds nothing and is a joiner like any other.
                 if member in self._left_out and self._world.agent.processes[member].attendance.seen != NO_VERSION:
@@ -74,6 +76,10 @@ class Referee:
         seats = tuple(SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes) for s in roster.seats)
         fact = RosterMade(version=roster.version, cause=roster.cause, why=why, floor=roster.floor, seats=seats)
         self.fact("coordinator", fact)
+
+    def _has_parted(self, member: Member) -> bool:
+        process = self._world.agent.processes[member]
+        return process.parted is not None and process.parted.startswith("well")
 
     def committed(self, process: "Process", commit: Commit, is_alone: bool) -> None:
         if commit.digest != self._world.reference.digests[commit.step] and is_alone and self.corruptions:
@@ -105,7 +111,8 @@ class Referee:
                 if stopped_early and not self.stops:
                     self.fail("outcome", "stopped early, but nobody asked for it")
             case "state-lost":
-                kept = [p for p in parted if p.alive or p.exited_clean]
+                # Whoever was left out of a durable roster may reach the end unheard: its copy does not count.
+                kept = [p for p in parted if (p.alive or p.exited_clean) and p.member not in self._left_out]
                 if holders or kept:
                     saved = (holders or kept)[0]
                     self.fail("outcome", f"state-lost ({end.why}), but {saved.name} holds step {saved.attendance.step}")

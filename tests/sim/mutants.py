@@ -1,0 +1,222 @@
+"""Rules broken on purpose. Each mutant forgets one rule of the protocol; the simulation must notice.
+
+The first group breaks rules that were there from the start, the second undoes what the simulator made us mend.
+"""
+
+import msgspec
+
+from regrow.core.attendance import Attendance, Result, Task
+from regrow.core.effects import Effect
+from regrow.core.events import Event, Reduced
+from regrow.core.lanes import lanes_in
+from regrow.core.membership import Membership, MembershipConfig
+from regrow.core.membership_effects import MembershipEffect, Persist, Saved
+from regrow.core.membership_events import Died
+from regrow.core.messages import FromMember, Join, StatelessFound
+from regrow.core.resolve import Divided, Resolution, Share, Stateless, Statement
+from regrow.core.roster import NO_VERSION, Member, Roster, Version
+from regrow.sim.rules import Rules
+
+# What a member forgets
+
+
+class RedoesUnlessPassed(Attendance):
+    """Commits in resolve only what some survivor passed: a passer that died is forgotten."""
+
+    def _resolve(self, roster: Roster, table: tuple[Statement, ...]) -> Resolution | Stateless | Divided:
+        top = max(s.step for s in table)
+        if all(s.step == top for s in table if s.holds_state):
+            table = tuple(msgspec.structs.replace(s, complete=False) for s in table)
+        return super()._resolve(roster, table)
+
+
+class ForgetsAttempts(Attendance):
+    """States a result as complete though a resolution has voided it: any attempt's will do."""
+
+    _stale: Result | None = None
+
+    def _exchanged(self, version: Version, table: tuple[Statement, ...]) -> list[Effect]:
+        self._stale = self.result or self._stale
+        return super()._exchanged(version, table)
+
+    def _statement(self) -> Statement:
+        statement = super()._statement()
+        if self._stale is None:
+            return statement
+        return msgspec.structs.replace(statement, complete=True, digest=self._stale.digest)
+
+    def _commit(self, by: str) -> list[Effect]:
+        self.result = self.result or self._stale
+        self._stale = None
+        return super()._commit(by)
+
+
+class KeepsItsSeat(Attendance):
+    """Goes on under its old roster when a new one leaves it out."""
+
+    def _pushed(self, roster: Roster) -> list[Effect]:
+        return super()._pushed(roster) if roster.seat(self.me) is not None else []
+
+
+class CountsTwice(Attendance):
+    """Deals a roster's lanes to a step in doubt too, whoever holds them already."""
+
+    def _resolve(self, roster: Roster, table: tuple[Statement, ...]) -> Resolution | Stateless | Divided:
+        outcome = super()._resolve(roster, table)
+        if not isinstance(outcome, Resolution):
+            return outcome
+        shares = tuple(
+            Share(
+                member=share.member,
+                keep=share.keep,
+                compute=tuple(lane for lane in roster.lanes_of(share.member) if lane not in lanes_in(share.keep)),
+            )
+            for share in outcome.shares
+        )
+        return msgspec.structs.replace(outcome, shares=shares)
+
+
+class SkipsTheBoundary(Attendance):
+    """Commits as soon as the result is here, before everyone has said so."""
+
+    def handle(self, event: Event) -> list[Effect]:
+        effects = super().handle(event)
+        if isinstance(event, Reduced) and self.task is Task.BUSY:
+            return self._commit("boundary")
+        return effects
+
+
+class ResultOutlivesRedo(Attendance):
+    """Keeps its result when a resolution decides to redo the step."""
+
+    def _exchanged(self, version: Version, table: tuple[Statement, ...]) -> list[Effect]:
+        result = self.result
+        effects = super()._exchanged(version, table)
+        if self.result is None and self.task is Task.BUSY:
+            self.result = result
+        return effects
+
+
+# What a coordinator forgets
+
+
+class PushesBeforePersisting(Membership):
+    def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
+        effects = super()._make(members, cause, why)
+        return [e for e in effects if not isinstance(e, Persist)] + [e for e in effects if isinstance(e, Persist)]
+
+
+class ReusesVersions(Membership):
+    """Starts again in the term of the one before."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(config, saved)
+        if saved is not None:
+            self._term = saved.term
+
+
+class EveryoneFounds(Membership):
+    """Takes the initial weights of a restarted replica for the job's state."""
+
+    def _join(self, now: float, join: Join) -> list[MembershipEffect]:
+        effects = super()._join(now, join)
+        for presence in self._present.values():
+            presence.founder = True
+        return effects
+
+
+class StartsOver(Membership):
+    """When every member is lost, begins again from initial weights."""
+
+    def _end(self, outcome: str, why: str) -> list[MembershipEffect]:
+        if outcome != "state-lost" or not self._present or self._ending:
+            return super()._end(outcome, why)
+        for presence in self._present.values():
+            presence.founder = True
+        return self._make(set(self._present), "start-over", why)
+
+
+# What the simulator made us mend
+
+
+class NeverRepeats(Attendance):
+    """Says everything once, whatever becomes of the connection."""
+
+    def _repeat(self, version: Version) -> list[Effect]:
+        return []
+
+
+class SeatsTheLeftOut(Membership):
+    """Takes a member that an earlier coordinator evicted for a new one."""
+
+    def _join(self, now: float, join: Join) -> list[MembershipEffect]:
+        return super()._join(now, msgspec.structs.replace(join, seen=NO_VERSION))
+
+
+class AwaitsNobody(Membership):
+    """Does nothing for those whose last boundary broke after others had left."""
+
+    def _await_others(self, now: float) -> None:
+        pass
+
+
+class EvictsTheLast(Membership):
+    """Evicts whoever is silent, even when nobody else holds the state."""
+
+    def _can_go_on_without(self, member: Member, now: float) -> bool:
+        return True
+
+
+class MournsTooEarly(Membership):
+    """Believes a late joiner that the state is lost, though others have left with it."""
+
+    def _hear(self, now: float, message: FromMember) -> list[MembershipEffect]:
+        if isinstance(message, StatelessFound) and message.version == self.version:
+            return self._end("state-lost", message.why)
+        return super()._hear(now, message)
+
+
+class DistrustsCleanExits(Membership):
+    """Needs to have heard of the end to believe an exit code."""
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        return super()._died(msgspec.structs.replace(died, clean=died.clean and self._ending))
+
+
+class ConcludesAtOnce(Membership):
+    """Does not wait, after a restart, for the exits of those who left before it."""
+
+    def _finish(self) -> list[MembershipEffect]:
+        self._now_s = float("inf")
+        return super()._finish()
+
+
+MUTANTS: dict[str, Rules] = {
+    **{
+        mutant.__name__: Rules(attendance=mutant)
+        for mutant in (
+            RedoesUnlessPassed,
+            ForgetsAttempts,
+            KeepsItsSeat,
+            CountsTwice,
+            SkipsTheBoundary,
+            ResultOutlivesRedo,
+            NeverRepeats,
+        )
+    },
+    **{
+        mutant.__name__: Rules(membership=mutant)
+        for mutant in (
+            PushesBeforePersisting,
+            ReusesVersions,
+            EveryoneFounds,
+            StartsOver,
+            SeatsTheLeftOut,
+            AwaitsNobody,
+            EvictsTheLast,
+            MournsTooEarly,
+            DistrustsCleanExits,
+            ConcludesAtOnce,
+        )
+    },
+}

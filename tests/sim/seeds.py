@@ -1,0 +1,14 @@
+"""Every bug the simulator found in core, by the mutant that brings it back: a seed that finds it, its faults, the rule.
+
+`python -m regrow.sim --seed N --faults K --verbose` tells how the same story ends today.
+"""
+
+FOUND: dict[str, tuple[int, int, str]] = {
+    "NeverRepeats": (67, 6, "liveness"),
+    "SeatsTheLeftOut": (223, 6, "one-life"),
+    "AwaitsNobody": (100, 6, "liveness"),
+    "EvictsTheLast": (36, 6, "outcome"),
+    "MournsTooEarly": (341, 6, "outcome"),
+    "DistrustsCleanExits": (66, 6, "outcome"),
+    "ConcludesAtOnce": (34544, 6, "outcome"),
+}

@@ -1,0 +1,53 @@
+"""Whole jobs from seeds: the suite's share of the campaign, and that a seed always tells the same story."""
+
+import subprocess
+import sys
+
+from regrow.sim.__main__ import main
+from regrow.sim.campaign import campaign
+from regrow.sim.world import simulate
+
+
+def test_two_thousand_jobs_with_some_faults() -> None:
+    tally = campaign(range(2000), faults=6, jobs=2)
+    assert not tally.failures, tally.failures[0].story
+    assert set(tally.outcomes) <= {"finished", "stopped", "failed", "state-lost", "undetectable"}
+    assert tally.outcomes["finished"] > 1500
+
+
+def test_five_hundred_jobs_with_many_faults() -> None:
+    tally = campaign(range(500), faults=20, jobs=2)
+    assert not tally.failures, tally.failures[0].story
+    assert len(tally.faults) >= 12, "every kind of fault strikes"
+
+
+def test_an_undisturbed_job_finishes() -> None:
+    """It may re-form at its very end: late words of having left look like a last boundary that broke for some."""
+    for seed in range(50):
+        report = simulate(seed, faults=0)
+        assert (report.outcome, report.faults) == ("finished", ())
+        assert report.rosters <= 5
+
+
+def test_a_seed_tells_one_story() -> None:
+    for seed in range(20):
+        assert simulate(seed) == simulate(seed)
+
+
+def test_a_seed_tells_one_story_in_every_process() -> None:
+    """Sets of strings iterate differently in each process: nothing may depend on it."""
+    code = "from regrow.sim.world import simulate; print([simulate(s, faults=20).trace for s in range(30)])"
+    told = {
+        subprocess.run(
+            [sys.executable, "-c", code], env={"PYTHONHASHSEED": salt}, capture_output=True, text=True, check=True
+        ).stdout
+        for salt in ("1", "2")
+    }
+    assert len(told) == 1
+
+
+def test_the_command_runs_seeds(capsys) -> None:
+    assert main(["--seeds", "0:20"]) == 0
+    assert "20 seeds, 0 failed" in capsys.readouterr().out
+    assert main(["--seed", "3", "--verbose"]) == 0
+    assert "coordinator  starts, life 1" in capsys.readouterr().out

@@ -1,0 +1,25 @@
+"""The checks can fail: every mutant is caught. And every bug that was mended is found again, by its seed, when undone."""
+
+import pytest
+from mutants import MUTANTS
+from seeds import FOUND
+
+from regrow.sim.campaign import campaign
+from regrow.sim.world import SeedFailed, simulate
+
+_WITHIN = 3000
+
+
+@pytest.mark.parametrize("name", [name for name in MUTANTS if name not in FOUND])
+def test_a_broken_rule_is_noticed(name: str) -> None:
+    tally = campaign(range(_WITHIN), faults=20, rules=MUTANTS[name], stop_at_failure=True)
+    assert tally.failures, f"{name} went unnoticed in {_WITHIN} seeds"
+    assert "replay: python -m regrow.sim --seed" in tally.failures[0].story
+
+
+@pytest.mark.parametrize(("name", "seed", "faults", "rule"), [(name, *found) for name, found in FOUND.items()])
+def test_a_mended_bug_is_found_by_its_seed(name: str, seed: int, faults: int, rule: str) -> None:
+    with pytest.raises(SeedFailed) as caught:
+        simulate(seed, faults=faults, rules=MUTANTS[name])
+    assert caught.value.rule == rule
+    simulate(seed, faults=faults)
