@@ -23,9 +23,9 @@ import torch.distributed as dist
 
 from regrow.collectives.meeting import Meeting, MeetingStore
 from regrow.collectives.sockets import connections
+from regrow.collectives.watch import Watch
 from regrow.core.errors import InfraError, PeerError
 
-_FOREVER = timedelta(days=365)
 _SIZE = struct.Struct("<Q")
 _TAG = 0  # one is enough: operations of a pair are matched in the order they are issued
 
@@ -48,6 +48,7 @@ class Group(Protocol):
         """Send outgoing[r] to rank r, receive incoming[r] from it: contiguous bytes, empty for nothing.
 
         What a member has for itself is not moved: its own entries are ignored. The same tensor may go to many.
+        When it fails, gloo may go on writing into `incoming` for a while: never use that memory again.
         """
         ...
 
@@ -117,6 +118,7 @@ class GlooGroup:
         self._sockets = list(sockets)
         self._lock = Lock()  # abort() may come while close() lets go of the sockets
         self._broken: str | None = None
+        self._watch = Watch(f"regrow-watch-{rank}of{size}")
         self._tables: dict[int, _Table] = {}
 
     def gather(self, row: bytes) -> list[bytes]:
@@ -141,19 +143,18 @@ class GlooGroup:
         if gloo is None or self._broken:
             raise PeerError(f"rank {self.rank} of {self.size}: the group is broken: {self._broken}")
         received, sent = _on_host(incoming, copy=False), _on_host(outgoing, copy=True)
-        waiting: list[dist.Work] = []
+        posted: list[dist.Work] = []
         try:
             # Receives first: a send whose receiver is known needs no further round trip.
-            waiting += [gloo.recv([received[r]], r, _TAG) for r in self._peers if received[r].numel()]
-            waiting += [gloo.send([sent[r]], r, _TAG) for r in self._peers if sent[r].numel()]
-            waiting.reverse()
-            while waiting:
-                waiting.pop().wait(_FOREVER)
+            posted += [gloo.recv([received[r]], r, _TAG) for r in self._peers if received[r].numel()]
+            posted += [gloo.send([sent[r]], r, _TAG) for r in self._peers if sent[r].numel()]
+            why = self._watch.wait(posted)
         except RuntimeError as error:
-            self._break(str(error))
-            _drain(waiting)
-            del gloo  # or the error's traceback keeps threads and sockets alive after close()
-            raise PeerError(f"rank {self.rank} of {self.size}: {self._broken}") from error
+            why = str(error)
+        if why is not None:
+            self._break(why)
+            del gloo, posted  # or the error's traceback keeps threads and sockets alive after close()
+            raise PeerError(f"rank {self.rank} of {self.size}: {self._broken}")
         for rank in self._peers:
             if received[rank] is not incoming[rank]:
                 incoming[rank].copy_(received[rank])
@@ -167,6 +168,7 @@ class GlooGroup:
             for connection in self._sockets:
                 connection.close()
             self._sockets.clear()
+        self._watch.end()
         self._gloo = None
 
     def _break(self, why: str) -> None:
@@ -175,6 +177,7 @@ class GlooGroup:
             for connection in self._sockets:
                 with suppress(OSError):  # the peer was faster
                     connection.shutdown(socket.SHUT_RDWR)
+        self._watch.give_up(why)
 
 
 class Solo:
@@ -227,13 +230,3 @@ def _on_host(tensors: Sequence[torch.Tensor], copy: bool) -> list[torch.Tensor]:
             there = tensor.device.type == "cpu"
             twins[id(tensor)] = tensor if there else tensor.cpu() if copy else torch.empty(tensor.shape, dtype=tensor.dtype)
     return [twins[id(tensor)] for tensor in tensors]
-
-
-def _drain(waiting: list[dist.Work]) -> None:
-    """See the rest of a failed operation end, so that nothing moves in the caller's memory afterwards.
-
-    Ends at once: the connections are shut down. What was waited for already is not here: gloo would wait for it for ever.
-    """
-    while waiting:
-        with suppress(RuntimeError):
-            waiting.pop().wait(_FOREVER)

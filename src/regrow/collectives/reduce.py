@@ -14,7 +14,7 @@ import torch
 import xxhash
 
 from regrow.collectives.group import Group
-from regrow.core.errors import Invariant, StateError
+from regrow.core.errors import Invariant, PeerError, StateError
 from regrow.core.lanes import Node, children, is_partition, merges, root
 from regrow.state.gradient import Gradient, Part, Pool, add, divide
 from regrow.state.layout import Layout, aligned
@@ -56,6 +56,23 @@ def reduce(
     if len(holdings) != group.size or not is_partition(lanes, [node for nodes in holdings for node in nodes]):
         raise Invariant(f"holdings {holdings} of {group.size} members do not hold each of {lanes} lanes once")
     notes = _exchange_notes(group, rank, layout, holdings, held)
+    try:
+        return _reduce(group, rank, layout, lanes, holdings, held, notes, pool)
+    except PeerError:
+        pool.forget_scratch()  # a broken exchange may still write into it, and into the result, which is dropped too
+        raise
+
+
+def _reduce(
+    group: Group,
+    rank: int,
+    layout: Layout,
+    lanes: int,
+    holdings: Holdings,
+    held: Mapping[Node, Gradient],
+    notes: Mapping[Node, "_Note"],
+    pool: Pool,
+) -> Gradient:
     ranges = layout.slices(group.size)
     parts = _collect(group, rank, ranges, holdings, held, notes, pool)
     result = pool.take()

@@ -143,6 +143,10 @@ class Pool:
             raise Invariant("a gradient was handed back twice, or to the pool of another layout")
         self._free.append(gradient)
 
+    def forget_scratch(self) -> None:
+        """Somebody may still write into it: leave it to him."""
+        self._scratch.clear()
+
     def scratch(self, index: int, size_bytes: int) -> torch.Tensor:
         """Bytes of any content, valid until the same index is asked for again."""
         have = self._scratch.get(index)
