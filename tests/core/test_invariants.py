@@ -1,0 +1,109 @@
+"""The ledger notices: each promise broken once."""
+
+from regrow.core.invariants import Ledger, member_of
+from regrow.core.lanes import Node
+from regrow.core.records import (
+    Committed,
+    Departed,
+    Fact,
+    LaneComputed,
+    RosterAdopted,
+    RosterMade,
+    RosterReceived,
+    SeatTaken,
+    StateFetched,
+    WorkerRaised,
+)
+from regrow.core.roster import Member, Version
+
+A, B = Member("r0", 0), Member("r1", 0)
+V1, V2 = Version(1, 1), Version(1, 2)
+HALVES = ((Node(0, 1),), (Node(1, 2),))
+
+
+def made(version: Version, *members: Member, floor: int = 0) -> RosterMade:
+    seats = tuple(SeatTaken(member=m, founder=True, lanes=()) for m in members)
+    return RosterMade(version=version, cause="", why="", floor=floor, seats=seats)
+
+
+def committed(step: int = 0, attempt: Version = V1, digest: int = 1, holdings=HALVES) -> Committed:
+    return Committed(step=step, attempt=attempt, digest=digest, holdings=holdings, by="boundary", loss=None)
+
+
+def computed(step: int, lane: int) -> LaneComputed:
+    start = (step * 2 + lane) * 4
+    return LaneComputed(step=step, lane=lane, start=start, stop=start + 4)
+
+
+def adopted(version: Version, step: int = 0) -> RosterAdopted:
+    return RosterAdopted(version=version, step=step, keep=(), compute=(), drop=(), why="")
+
+
+def departed(step: int, digest: str) -> Departed:
+    return Departed(step=step, why="", fault=None, digest=digest)
+
+
+def broken(*facts: tuple[str, Fact]) -> list[str]:
+    ledger = Ledger(lanes=2)
+    return [v.rule for who, fact in facts for v in ledger.observe(who, fact)] + [v.rule for v in ledger.settle()]
+
+
+def test_a_healthy_job_breaks_nothing() -> None:
+    assert not broken(
+        ("coordinator", made(V1, A, B)),
+        ("r0.0", RosterReceived(version=V1, cause="")),
+        ("r0.0", adopted(V1)),
+        ("r0.0", computed(0, 0)),
+        ("r1.0", computed(0, 1)),
+        ("r0.0", committed()),
+        ("r1.0", committed()),
+        ("r0.0", departed(1, "d")),
+        ("r1.0", departed(1, "d")),
+    )
+
+
+def test_two_results_for_one_step() -> None:
+    assert broken(("r0.0", committed()), ("r1.0", committed(digest=2))) == ["one-gradient"]
+    assert broken(("r0.0", committed()), ("r1.0", committed(attempt=V2))) == ["one-gradient"]
+
+
+def test_a_lane_twice_or_never() -> None:
+    assert broken(("r0.0", committed(holdings=((Node(0, 1),), (Node(0, 2),))))) == ["each-lane-once"]
+    assert broken(("coordinator", made(V1, A, B)), ("r0.0", committed())) == ["each-lane-once", "each-lane-once"]
+
+
+def test_versions_that_go_back() -> None:
+    assert broken(("coordinator", made(V2, A)), ("coordinator", made(V1, A))) == ["versions-grow"]
+    assert broken(("r0.0", RosterReceived(version=V1, cause="")), ("r0.0", RosterReceived(version=V1, cause=""))) == [
+        "versions-grow"
+    ]
+    assert broken(("r0.0", adopted(V2)), ("r0.0", adopted(V1))) == ["versions-grow"]
+
+
+def test_steps_that_do_not_follow() -> None:
+    assert broken(("r0.0", committed(step=1))) == ["steps-go-on"]
+    fetched = StateFetched(version=V1, step=1, donor=B, size_bytes=0, digest="")
+    assert not broken(("r0.0", fetched), ("r0.0", committed(step=1)))
+    assert broken(("coordinator", made(V1, A, floor=5)), ("r0.0", adopted(V1, step=4))) == ["steps-go-on"]
+
+
+def test_a_roster_that_nobody_can_testify_for() -> None:
+    assert broken(("coordinator", made(V1, A)), ("coordinator", made(V2, B))) == ["testimony"]
+
+
+def test_an_end_that_differs() -> None:
+    assert broken(("r0.0", departed(1, "d")), ("r1.0", departed(1, "e"))) == ["one-end"]
+
+
+def test_other_samples_than_the_lanes_own() -> None:
+    assert broken(("r0.0", LaneComputed(step=0, lane=1, start=0, stop=4))) == ["samples-once"]
+
+
+def test_an_end_by_anothers_fault() -> None:
+    fact = WorkerRaised(member=A, kind="regrow.PeerError", place="", step=0, lane=None, scope="step", traceback="")
+    assert broken(("agent", fact)) == ["own-fault"]
+
+
+def test_names() -> None:
+    assert member_of("r0.12") == Member("r0", 12)
+    assert member_of("coordinator") is None

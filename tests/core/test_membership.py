@@ -1,0 +1,370 @@
+"""The coordinator's machine: events in, effects equal."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from regrow.core.budget import BudgetConfig
+from regrow.core.membership import Membership, MembershipConfig
+from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_events import Died, Heard, Opened, StopRequested, Ticked
+from regrow.core.messages import (
+    Beat,
+    Complain,
+    Contract,
+    Ending,
+    Entered,
+    FromMember,
+    Join,
+    Left,
+    Push,
+    Raised,
+    Refuse,
+    StatelessFound,
+    Stop,
+)
+from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version
+
+REPLICAS = ("r0", "r1", "r2")
+CONFIG = MembershipConfig(replicas=REPLICAS, lanes=6, lease_s=10.0, grace_s=1.0, budget=BudgetConfig(max_restarts=2))
+A, B, C = (Member(replica, 0) for replica in REPLICAS)
+V1 = Version(1, 1)
+
+
+def join(member: Member, seen: Version = NO_VERSION, entered: Version = NO_VERSION, dropout: str = "0.1") -> Join:
+    terms = {"dropout": dropout}
+    endpoint = Endpoint(str(member), 1)
+    contract = Contract(terms=terms)
+    return Join(member=member, endpoint=endpoint, contract=contract, lanes=6, seen=seen, entered=entered, step=0)
+
+
+def raised(member: Member, scope: str = "step", place: str = "train.py:3") -> Raised:
+    return Raised(member=member, kind="ValueError", place=place, traceback="", step=0, lane=None, scope=scope)
+
+
+class Desk:
+    """A coordinator, its clock, and what it has made durable."""
+
+    def __init__(self, saved: Saved | None = None, config: MembershipConfig = CONFIG, now: float = 0.0) -> None:
+        self.machine = Membership(config, saved)
+        self.now = now
+        self.saved = saved
+        self.all: list[MembershipEffect] = []
+        self.opening = self._take(Opened(now=now))
+
+    def _take(self, event: object) -> list[MembershipEffect]:
+        effects = self.machine.handle(event)  # type: ignore[arg-type]
+        for effect in effects:
+            if isinstance(effect, Persist):
+                self.saved = effect.saved
+        self.all += effects
+        return effects
+
+    def hears(self, *messages: FromMember) -> list[MembershipEffect]:
+        return [effect for message in messages for effect in self._take(Heard(now=self.now, message=message))]
+
+    def sees_dead(self, member: Member, clean: bool = False) -> list[MembershipEffect]:
+        return self._take(Died(now=self.now, member=member, how="was killed", clean=clean))
+
+    def waits(self, span_s: float, *beating: Member) -> list[MembershipEffect]:
+        effects: list[MembershipEffect] = []
+        for _ in range(int(span_s * 2)):
+            self.now += 0.5
+            for member in beating:
+                self.hears(Beat(member=member))
+            effects += self._take(Ticked(now=self.now))
+        return effects
+
+    def founded(self) -> "Desk":
+        self.hears(*(join(m) for m in (A, B, C)))
+        self.hears(*(Entered(member=m, version=V1, step=0) for m in (A, B, C)))
+        return self
+
+    def restarted(self) -> "Desk":
+        return Desk(self.saved, now=self.now)
+
+
+def rosters(effects: list[MembershipEffect]) -> list[Roster]:
+    return [effect.roster for effect in effects if isinstance(effect, Made)]
+
+
+def ends(effects: list[MembershipEffect]) -> list[str]:
+    return [effect.outcome for effect in effects if isinstance(effect, End)]
+
+
+def test_the_term_is_durable_before_anything_starts() -> None:
+    persist, *starts = Desk().opening
+    assert isinstance(persist, Persist)
+    assert persist.saved.term == 1
+    assert [s.member for s in starts if isinstance(s, Start)] == [A, B, C]
+
+
+def test_the_first_roster_waits_for_everyone_and_makes_founders() -> None:
+    desk = Desk()
+    assert rosters(desk.hears(join(A), join(B))) == []
+    effects = desk.hears(join(C))
+    (made,) = rosters(effects)
+    assert made.version == V1
+    assert all(seat.founder for seat in made.seats)
+    kinds = [type(effect) for effect in effects]
+    assert kinds == [Persist, Made, Send, Send, Send], "durable before it is pushed"
+
+
+def test_a_death_makes_a_roster_of_the_rest_and_a_new_life() -> None:
+    effects = Desk().founded().sees_dead(A)
+    (made,) = rosters(effects)
+    assert made.members == (B, C)
+    (start,) = [e for e in effects if isinstance(e, Start)]
+    assert start.member == Member("r0", 1)
+
+
+def test_a_death_is_reported_as_often_as_you_like() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    assert desk.sees_dead(A) == []
+
+
+def test_a_joiner_waits_until_the_roster_was_entered_by_all() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    v2, joiner = desk.machine.version, Member("r0", 1)
+    assert rosters(desk.hears(join(joiner), Entered(member=B, version=v2, step=3))) == []
+    (made,) = rosters(desk.hears(Entered(member=C, version=v2, step=3)))
+    assert made.members == (joiner, B, C)
+    assert made.floor == 3
+    assert [seat.founder for seat in made.seats] == [False, True, True]
+
+
+def test_the_budget_ends_a_replica_then_the_job() -> None:
+    desk = Desk().founded()
+    for life in range(3):
+        effects = desk.sees_dead(Member("r0", life))
+    assert [e.replica for e in effects if isinstance(e, Lost)] == ["r0"]
+    assert desk.saved is not None
+    assert desk.saved.lost == ("r0",)
+
+
+def test_silence_evicts_and_tells() -> None:
+    desk = Desk().founded()
+    effects = desk.waits(12, B, C)
+    (made,) = rosters(effects)
+    assert made.members == (B, C)
+    assert Send(member=A, message=Push(roster=made)) in effects
+    assert [e.member for e in effects if isinstance(e, Kill)] == [A]
+    (refused,) = desk.hears(join(A, seen=V1))
+    assert isinstance(refused, Send)
+    assert isinstance(refused.message, Refuse)
+
+
+def test_silence_of_all_evicts_nobody() -> None:
+    """It may be the coordinator that is cut off (tests/sim/seeds.py: EvictsTheLast)."""
+    desk = Desk().founded()
+    assert desk.waits(60) == []
+    assert rosters(desk.waits(1, A)) != []
+
+
+def test_the_only_holder_is_not_evicted_for_a_joiner_that_holds_nothing() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    desk.sees_dead(B)
+    joiner = Member("r0", 1)
+    desk.hears(join(joiner), Entered(member=C, version=desk.machine.version, step=1))
+    assert desk.machine.roster is not None
+    assert desk.machine.roster.members == (joiner, C)
+    assert desk.waits(60, joiner) == []
+
+
+def test_nobody_is_evicted_within_a_lease_of_a_start() -> None:
+    desk = Desk().founded().restarted()
+    desk.hears(join(A, seen=V1, entered=V1))
+    assert rosters(desk.waits(9, A)) == []
+    assert rosters(desk.waits(3, A)) != []
+
+
+def test_a_complaint_waits_for_a_death_that_explains_it() -> None:
+    desk = Desk().founded()
+    assert desk.hears(Complain(member=A, version=V1, why="x")) == []
+    (made,) = rosters(desk.waits(2, A, B, C))
+    assert made.members == (A, B, C)
+    assert desk.hears(Complain(member=B, version=V1, why="old news")) == []
+    assert desk.waits(3, A, B, C) == []
+
+
+def test_a_restart_raises_the_term_and_keeps_the_roster() -> None:
+    desk = Desk().founded().restarted()
+    assert desk.saved is not None
+    assert desk.saved.term == 2
+    assert desk.machine.version == V1
+    (push,) = desk.hears(join(A, seen=V1, entered=V1))
+    assert isinstance(push, Send)
+    assert isinstance(push.message, Push)
+    assert rosters(desk.sees_dead(B))[0].version == Version(2, 1)
+
+
+def test_whoever_was_left_out_before_a_restart_is_refused_after_it() -> None:
+    """Evictions are not durable, rosters are (tests/sim/seeds.py: SeatsTheLeftOut)."""
+    desk = Desk().founded()
+    desk.waits(12, B, C)
+    later = desk.restarted()
+    (refused,) = later.hears(join(A, seen=V1, entered=V1))
+    assert isinstance(refused, Send)
+    assert isinstance(refused.message, Refuse)
+    assert rosters(later.hears(join(B, seen=V1), join(C, seen=V1))) == []
+
+
+def test_when_every_member_is_lost_so_is_the_state() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    desk.sees_dead(B)
+    assert ends(desk.sees_dead(C)) == ["state-lost"]
+    assert desk.hears(join(Member("r0", 1))) == []
+
+
+def test_a_roster_that_found_nobody_with_state_ends_the_job() -> None:
+    desk = Desk().founded()
+    assert ends(desk.hears(StatelessFound(member=A, version=V1, why="x"))) == ["state-lost"]
+
+
+def test_a_joiner_that_finds_nobody_while_the_others_leave_is_no_loss() -> None:
+    """tests/sim/seeds.py: MournsTooEarly."""
+    desk = Desk().founded()
+    desk.hears(Ending(member=A, step=9))
+    assert desk.hears(StatelessFound(member=C, version=V1, why="x")) == []
+
+
+def test_all_leave_all_exit_the_job_is_finished() -> None:
+    desk = Desk().founded()
+    desk.hears(*(Ending(member=m, step=9) for m in (A, B, C)))
+    desk.hears(*(Left(member=m, version=V1, step=9) for m in (A, B, C)))
+    assert desk.sees_dead(A, clean=True) == []
+    desk.sees_dead(B, clean=True)
+    assert ends(desk.sees_dead(C, clean=True)) == ["finished"]
+
+
+def test_clean_exits_tell_of_the_end_when_all_words_of_it_were_lost() -> None:
+    """tests/sim/seeds.py: DistrustsCleanExits."""
+    desk = Desk().founded().restarted()
+    for member in (A, B):
+        assert not [e for e in desk.sees_dead(member, clean=True) if isinstance(e, Start)]
+    assert ends(desk.sees_dead(C, clean=True)) == ["finished"]
+
+
+def test_those_who_have_not_left_are_given_a_roster_of_their_own() -> None:
+    """tests/sim/seeds.py: AwaitsNobody."""
+    desk = Desk().founded()
+    desk.hears(Ending(member=A, step=9), Left(member=A, version=V1, step=9))
+    (made,) = rosters(desk.waits(2, B, C))
+    assert made.members == (B, C)
+    assert desk.hears(Left(member=A, version=V1, step=9)) == [], "heard twice, it changes nothing"
+
+
+def test_after_a_restart_the_end_waits_for_the_exits_of_those_who_left() -> None:
+    """tests/sim/seeds.py: ConcludesAtOnce."""
+    desk = Desk().founded()
+    desk.hears(Ending(member=A, step=9))
+    desk.sees_dead(A, clean=True)
+    desk.waits(2, B, C)
+    later = desk.restarted()
+    assert later.machine.roster is not None
+    assert later.machine.roster.members == (B, C)
+    assert ends(later.sees_dead(B)) == ends(later.sees_dead(C)) == []
+    assert ends(later.sees_dead(A, clean=True)) == ["finished"]
+
+
+def test_nobody_is_replaced_once_the_end_has_begun() -> None:
+    desk = Desk().founded()
+    desk.hears(Ending(member=A, step=9))
+    assert not [e for e in desk.sees_dead(B) if isinstance(e, Start)]
+
+
+def test_a_stop_reaches_those_who_come_later_too() -> None:
+    desk = Desk().founded()
+    effects = desk._take(StopRequested(now=0.0))
+    assert effects == [Send(member=m, message=Stop()) for m in (A, B, C)]
+    assert desk.hears(join(A, seen=V1))[0] == Send(member=A, message=Stop())
+
+
+def test_the_same_error_on_two_replicas_is_the_scripts() -> None:
+    desk = Desk().founded()
+    assert ends(desk.hears(raised(A), raised(A), raised(B, place="train.py:9"))) == []
+    assert ends(desk.hears(raised(B))) == ["failed"]
+
+
+def test_an_error_only_the_user_can_mend_ends_the_job() -> None:
+    assert ends(Desk().hears(raised(A, scope="job"))) == ["failed"]
+
+
+def test_a_replica_that_differs_is_refused_by_name() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    refused, lost = desk.hears(join(Member("r0", 1), dropout="0.5"))
+    assert isinstance(refused, Send)
+    assert isinstance(lost, Lost)
+    assert "dropout is 0.5, the job has 0.1" in lost.why
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Whatever happens, in whatever order: versions grow, rosters keep a member, nothing is pushed before it is durable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.desk = Desk()
+        self.checked = 0
+        self.made: list[Roster] = []
+        self.durable: set[Version] = set()
+        self.dead: set[Member] = set()
+
+    members = st.builds(Member, st.sampled_from(REPLICAS), st.integers(0, 2))
+
+    @rule(member=members, knows=st.booleans())
+    def somebody_joins(self, member: Member, knows: bool) -> None:
+        if member not in self.dead:
+            seen = self.desk.machine.version if knows else NO_VERSION
+            self.desk.hears(join(member, seen=seen))
+
+    @rule(member=members)
+    def somebody_enters(self, member: Member) -> None:
+        self.desk.hears(Entered(member=member, version=self.desk.machine.version, step=0))
+
+    @rule(member=members)
+    def somebody_complains(self, member: Member) -> None:
+        self.desk.hears(Complain(member=member, version=self.desk.machine.version, why="x"))
+
+    @rule(member=members, clean=st.booleans())
+    def somebody_dies(self, member: Member, clean: bool) -> None:
+        self.dead.add(member)
+        self.desk.sees_dead(member, clean)
+
+    @rule(span_s=st.sampled_from([1.0, 5.0, 12.0]), beating=st.lists(members, max_size=3))
+    def time_passes(self, span_s: float, beating: list[Member]) -> None:
+        self.desk.waits(span_s, *beating)
+
+    @precondition(lambda self: self.desk.saved is not None)
+    @rule()
+    def the_coordinator_restarts(self) -> None:
+        self._check()
+        self.desk = self.desk.restarted()
+        self.checked = 0
+
+    @invariant()
+    def promises_hold(self) -> None:
+        self._check()
+
+    def _check(self) -> None:
+        for effect in self.desk.all[self.checked :]:
+            match effect:
+                case Persist(saved=saved) if saved.roster is not None:
+                    self.durable.add(saved.roster.version)
+                case Made(roster=roster):
+                    if self.made:
+                        assert roster.version > self.made[-1].version
+                        assert set(roster.members) & set(self.made[-1].members)
+                    assert not set(roster.members) & self.dead
+                    self.made.append(roster)
+                case Send(message=Push(roster=roster)):
+                    assert roster.version in self.durable
+        self.checked = len(self.desk.all)
+
+
+AnyHistory.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestAnyHistory = AnyHistory.TestCase
