@@ -59,7 +59,7 @@ async def main() -> None:
         if words[0] == "start":
             agent.start(member, "a test", float(words[2]) if len(words) > 2 else 0.0)
         else:
-            agent.kill(member)
+            agent.kill(member, "it was asked for")
     await agent.close()
     terminal.close()
     tell(closed=True)

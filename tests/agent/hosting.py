@@ -47,7 +47,7 @@ class Host:
             stdout=self._out if stdout is None else stdout,
             stderr=self._err,
             pass_fds=[theirs],
-            env={**os.environ, "PYTHONPATH": str(HERE)},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
         )
         os.close(theirs)
         self.warm = int(str(self.event("ready")["warm"]))
