@@ -105,7 +105,7 @@ def test_kill_before_the_start_is_a_report_too(host: MakeHost) -> None:
     agent = host(WAITS)
     agent.order("start", "r0.0", "3600")
     agent.order("kill", "r0.0")
-    assert agent.gone("r0.0") == "was ended before it started"
+    assert agent.gone("r0.0") == "was ended before it started: it was asked for"
     agent.close()
 
 
@@ -114,7 +114,7 @@ def test_close_leaves_no_process_not_even_one_in_a_session_of_its_own(host: Make
     agent.order("start", "r0.0")
     grandchild, worker = _grandchild(agent), agent.started("r0.0")
     agent.order("close")
-    assert agent.gone("r0.0") == "killed by SIGKILL"
+    assert agent.gone("r0.0") == "was ended: the job is over"
     agent.event("closed")
     agent.process.wait(30)
     assert not any(map(is_alive, (grandchild, worker, agent.warm)))

@@ -34,7 +34,7 @@ class Recorder:
     def start(self, member: Member, why: str, delay_s: float) -> None:
         self.started.append((member, delay_s))
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: Member, why: str) -> None:
         self.killed.append(member)
 
 
