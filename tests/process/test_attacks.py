@@ -67,7 +67,8 @@ JOINS = [
 
 @pytest.mark.parametrize("attack", [*KILLS, *DOUBLES, *JOINS], ids=lambda attack: attack.name)
 def test_the_weights_are_those_of_an_undisturbed_run(attack: Attack, start: Callable[..., Run], reference: str) -> None:
-    run = start("--replicas", str(attack.replicas), *(arg for fault in attack.faults for arg in ("--fault", fault)))
+    faults = [arg for fault in attack.faults for arg in ("--fault", fault)]
+    run = start("--replicas", str(attack.replicas), *faults, script_args=("--hold", f"5:{attack.replicas}"))
     run.wait()
     prove(run, reference, deaths=Counter(attack.deaths.split()))
 

@@ -4,7 +4,9 @@ Writes the samples it was handed to used-<member>.txt in the run directory, so t
 """
 
 import argparse
+import json
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -27,6 +29,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--stop-at", type=int)
+    parser.add_argument("--hold", help="STEP:N: after this step, wait until a roster of N members was made")
     args = parser.parse_args()
 
     job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=5)
@@ -47,10 +50,26 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
+        if args.hold and step.index == int(args.hold.split(":")[0]):
+            wait_for_strength(int(args.hold.split(":")[1]))
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)
 
     print(f"digest {job.digest()}", flush=True)
+
+
+def wait_for_strength(members: int) -> None:
+    """Until everyone lost is back, so that a join is part of what is attacked."""
+    journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / "coordinator.jsonl"
+    deadline = time.monotonic() + 60
+    while True:
+        facts = [json.loads(line)["what"] for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        rosters = [fact for fact in facts if fact["fact"] == "RosterMade"]
+        if len(rosters[-1]["seats"]) == members:
+            return
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no roster of {members} members")
+        time.sleep(0.005)
 
 
 def open_log():

@@ -6,9 +6,9 @@
 FOUND: dict[str, tuple[int, int, str]] = {
     "NeverRepeats": (67, 6, "liveness"),
     "SeatsTheLeftOut": (223, 6, "one-life"),
-    "AwaitsNobody": (100, 6, "liveness"),
-    "EvictsTheLast": (36, 6, "outcome"),
-    "MournsTooEarly": (341, 6, "outcome"),
+    "AwaitsNobody": (2, 6, "liveness"),
+    "EvictsTheLast": (672, 6, "outcome"),
+    "MournsTooEarly": (36, 6, "outcome"),
     "DistrustsCleanExits": (66, 6, "outcome"),
-    "ConcludesAtOnce": (34544, 6, "outcome"),
+    "ConcludesAtOnce": (4306, 20, "outcome"),
 }

@@ -53,7 +53,8 @@ class _Worker(msgspec.Struct, kw_only=True):
     """Set once an order to launch it has gone out."""
     pid: int | None = None
     """Set once it runs."""
-    is_doomed: bool = False
+    doom: str | None = None
+    """Why the agent ends it itself."""
 
 
 class Agent:
@@ -98,16 +99,16 @@ class Agent:
         self._workers[member] = worker
         worker.timer = self._loop.call_later(delay_s, self._due, worker)
 
-    def kill(self, member: Member) -> None:
+    def kill(self, member: Member, why: str) -> None:
         """At once, its whole group. The report comes when it is gone."""
         worker = self._workers.get(member)
         if worker is None:
             return
-        worker.is_doomed = True
+        worker.doom = why
         if worker.pid is not None:
             _kill_group(worker.pid)
         elif worker.output is None:
-            self._gone(worker, "was ended before it started", None)
+            self._gone(worker, f"was ended before it started: {why}", None)
 
     @property
     def warm_pid(self) -> int | None:
@@ -117,7 +118,7 @@ class Agent:
         """End everything below this process, and wait until it is gone."""
         self._closing = True
         for member in list(self._workers):
-            self.kill(member)
+            self.kill(member, "the job is over")
         try:
             async with asyncio.timeout(_CLOSE_S):
                 while self._workers or any(output.is_open for output in self._trailing):
@@ -230,7 +231,7 @@ class Agent:
         self._reaper.watch(answer.pid, lambda status: self._ended(worker, status))
         fact = WorkerStarted(member=worker.member, pid=answer.pid, host=socket.gethostname(), why=worker.why)
         self._journal.write(fact)
-        if worker.is_doomed:
+        if worker.doom is not None:
             _kill_group(answer.pid)
 
     # Ending
@@ -238,7 +239,8 @@ class Agent:
     def _ended(self, worker: _Worker, status: int) -> None:
         assert worker.pid is not None, "only a running worker is watched"
         _kill_group(worker.pid)
-        self._gone(worker, describe(status), exit_code(status))
+        how = describe(status) if worker.doom is None else f"was ended: {worker.doom}"
+        self._gone(worker, how, exit_code(status))
         if self._warm is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._warm.order(Order(do="forget", pid=worker.pid))

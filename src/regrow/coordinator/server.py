@@ -35,7 +35,7 @@ class Actuator(Protocol):
 
     def start(self, member: Member, why: str, delay_s: float) -> None: ...
 
-    def kill(self, member: Member) -> None: ...
+    def kill(self, member: Member, why: str) -> None: ...
 
 
 class Server:
@@ -62,6 +62,8 @@ class Server:
         """Every exception of the user's script, in the order heard."""
         self._joined: set[Member] = set()
         self._lines: dict[Member, _Line] = {}
+        self._events: deque[MembershipEvent] = deque()
+        self._is_feeding = False
         self._undone: deque[MembershipEffect] = deque()
         self._is_stuck = False
         self._tasks: set[asyncio.Task[None]] = set()
@@ -171,9 +173,17 @@ class Server:
     def _feed(self, event: MembershipEvent) -> None:
         if self.ended.done():
             return
-        self._undone.extend(self._membership.handle(event))
-        while self._undone and self._carry_out(self._undone[0]):
-            self._undone.popleft()
+        self._events.append(event)
+        if self._is_feeding:
+            return  # an effect caused it; it is handled once that effect is done
+        self._is_feeding = True
+        try:
+            while self._events:
+                self._undone.extend(self._membership.handle(self._events.popleft()))
+                while self._undone and self._carry_out(self._undone[0]):
+                    self._undone.popleft()
+        finally:
+            self._is_feeding = False
 
     # Effects
 
@@ -187,8 +197,8 @@ class Server:
                     self._lines[member].say(message)
             case Start(member=member, delay_s=delay_s, why=why):
                 self._actuator.start(member, why, delay_s)
-            case Kill(member=member):
-                self._actuator.kill(member)
+            case Kill(member=member, why=why):
+                self._actuator.kill(member, why)
             case Made():
                 self._journal.write(_made(effect))
                 self._notice(effect)

@@ -65,9 +65,12 @@ class Coordinator:
             effects = self._machine.handle(event)
         except (Invariant, AssertionError) as broken:
             self._world.referee.fail("invariant", f"coordinator: {broken}")
+        life = self.life
         if not quiet or effects:
             self._world.story.note("coordinator", event)
-        life = self.life
+            self._world.faults.passed(type(event).__name__, None)
+            if self.life != life:
+                return  # it crashed knowing, before it did anything about it
         for effect in effects:
             self._world.story.note("coordinator", effect)
             self._do(effect)

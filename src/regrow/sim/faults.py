@@ -34,7 +34,7 @@ _POINTS = (
     *("Formed", "Exchanged", "Adopt", "Fetch", "Fetched", "Serve", "Served", "Compute", "LaneDone", "Reduce", "Reduced"),
     *("Bound", "Bounded", "Commit", "StepEntered", "Tell", "Form", "Abort", "Exchange", "Broken", "Leave", "RosterPushed"),
 )
-_COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard")
+_COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died")
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
 
 
