@@ -14,7 +14,7 @@ class Attack(NamedTuple):
     name: str
     faults: tuple[str, ...]
     deaths: str
-    """The replicas that die, once per death."""
+    """The replicas that die, once per death; "*" is any."""
     replicas: int = 3
 
 
@@ -56,8 +56,8 @@ JOINS = [
     Attack("the joiner, healed", ("r1:backward:step=2:SIGKILL", "r1.1:fetched:SIGKILL"), "r1 r1"),
     Attack("the joiner, resolving", ("r1:backward:step=2:SIGKILL", "r1.1:resolve:SIGKILL"), "r1 r1"),
     Attack("the joiner, at its first boundary", ("r1:backward:step=2:SIGKILL", "r1.1:boundary:SIGKILL"), "r1 r1"),
-    Attack("the donor, about to serve", ("r1:backward:step=2:SIGKILL", "r0:serve:SIGKILL"), "r0 r1"),
-    Attack("the donor, half way", ("r1:backward:step=2:SIGKILL", "r0:serving:SIGKILL"), "r0 r1"),
+    Attack("the donor, about to serve", ("r1:backward:step=2:SIGKILL", "*:serve:SIGKILL"), "r1 *"),
+    Attack("the donor, half way", ("r1:backward:step=2:SIGKILL", "*:serving:SIGKILL"), "r1 *"),
     Attack("a bystander during a join", ("r1:backward:step=2:SIGKILL", "r2:reduce:roster=3:SIGKILL"), "r1 r2"),
     Attack(
         "donor and joiner", ("r1:backward:step=2:SIGKILL", "r0:serving:SIGKILL", "r1.1:resolve:roster=4:SIGKILL"), "r0 r1 r1"

@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--stop-at", type=int)
-    parser.add_argument("--hold", help="STEP:N: after this step, wait until a roster of N members was made")
+    parser.add_argument("--hold", help="STEP:N: from this step on, wait for rosters until one has N members")
     args = parser.parse_args()
 
     job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=5)
@@ -39,6 +39,7 @@ def main() -> None:
     job.track(model=model, optimizer=optimizer, schedule=schedule)
     data = job.data(Points(), batch_size=3)
     log = open_log()
+    rosters = 0
 
     for step in job.steps(args.steps, data):
         if step.index == args.stop_at:
@@ -50,23 +51,24 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         schedule.step()
-        if args.hold and step.index == int(args.hold.split(":")[0]):
-            wait_for_strength(int(args.hold.split(":")[1]))
+        if args.hold and step.index >= int(args.hold.split(":")[0]):
+            rosters = wait_for_strength(int(args.hold.split(":")[1]), rosters)
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)
 
     print(f"digest {job.digest()}", flush=True)
 
 
-def wait_for_strength(members: int) -> None:
-    """Until everyone lost is back, so that a join is part of what is attacked."""
+def wait_for_strength(members: int, known: int) -> int:
+    """Wait until everyone lost is back, or at least a roster newer than the known ones is there to be entered."""
     journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / "coordinator.jsonl"
     deadline = time.monotonic() + 60
     while True:
         facts = [json.loads(line)["what"] for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
         rosters = [fact for fact in facts if fact["fact"] == "RosterMade"]
-        if len(rosters[-1]["seats"]) == members:
-            return
+        if len(rosters[-1]["seats"]) == members or len(rosters) > (known or len(rosters)):
+            return len(rosters)
+        known = known or len(rosters)
         if time.monotonic() > deadline:
             raise TimeoutError(f"no roster of {members} members")
         time.sleep(0.005)

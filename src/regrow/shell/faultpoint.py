@@ -3,7 +3,7 @@
 `regrow run --fault r1:backward:step=3:SIGKILL` arms a point in replica r1; unarmed, passing one costs a dictionary look-up.
 
     SPEC    = TARGET ":" POINT [":" KEY "=" VALUE]... ":" ACTION       several are joined with ","
-    TARGET  = replica ("r1") or member ("r1.0"); a bare replica means incarnation 0 of it
+    TARGET  = replica ("r1") or member ("r1.0"); a bare replica means incarnation 0 of it; "*" is whoever comes there first
     KEY     = step | lane | roster (its n) | nth (the nth time the point matches, from 1)
     ACTION  = SIGKILL | SIGSEGV | SIGSTOP | raise | exit | hang
 """
@@ -11,7 +11,7 @@
 import os
 import signal
 import threading
-from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import msgspec
@@ -48,7 +48,8 @@ class FaultInjected(RuntimeError):
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
-    target: Member
+    target: Member | None
+    """None: the first of all members to get there, and only that one."""
     point: str
     where: dict[str, int]
     action: str
@@ -68,7 +69,7 @@ def _parse_one(spec: str) -> Fault:
     replica, dot, incarnation = head.partition(".")
     try:
         where = {key: int(value) for key, value in (pair.split("=") for pair in rest[1:-1])}
-        target = Member(replica, int(incarnation) if dot else 0)
+        target = None if head == "*" else Member(replica, int(incarnation) if dot else 0)
     except ValueError as error:
         raise ConfigError(f"fault {spec!r}: {error}") from error
     return Fault(target=target, point=rest[0], where=where, action=rest[-1])
@@ -76,18 +77,19 @@ def _parse_one(spec: str) -> Fault:
 
 class _Armed(msgspec.Struct, kw_only=True):
     fault: Fault
+    latch: Path
+    """Exists once somebody was struck by a fault aimed at anybody."""
     matched: int = 0
 
 
 _armed: dict[str, list[_Armed]] = {}
-_before: list[Callable[[Fault], None]] = []
 
 
-def arm(spec: str, me: Member) -> None:
+def arm(spec: str, me: Member, run_dir: Path) -> None:
     """Arm the faults aimed at this member; called once at the worker's door."""
-    for fault in parse(spec):
-        if fault.target == me:
-            _armed.setdefault(fault.point, []).append(_Armed(fault=fault))
+    for number, fault in enumerate(parse(spec)):
+        if fault.target in (me, None):
+            _armed.setdefault(fault.point, []).append(_Armed(fault=fault, latch=run_dir / f"struck-{number}"))
 
 
 def faultpoint(point: str, **where: int) -> None:
@@ -97,8 +99,16 @@ def faultpoint(point: str, **where: int) -> None:
         if any(where.get(key) != value for key, value in wanted.items()):
             continue
         armed.matched += 1
-        if armed.matched == armed.fault.where.get("nth", 1):
+        if armed.matched == armed.fault.where.get("nth", 1) and (armed.fault.target or _is_first(armed.latch)):
             _strike(armed.fault)
+
+
+def _is_first(latch: Path) -> bool:
+    try:
+        latch.touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _strike(fault: Fault) -> None:

@@ -31,7 +31,7 @@ def run_script(script: str, argv: list[str]) -> int:
     door = WorkerDoor.from_environ(os.environ)
     if door is None:
         raise InfraError("a worker was started without its door: this is done by `regrow run` alone")
-    arm(door.faults, door.member)
+    arm(door.faults, door.member, door.run_dir)
     place = Place(door)
     sys.argv = [script, *argv]
     try:
