@@ -232,6 +232,21 @@ def test_a_joiner_that_finds_nobody_while_the_others_leave_is_no_loss() -> None:
     assert desk.hears(StatelessFound(member=C, version=V1, why="x")) == []
 
 
+def test_joiners_that_come_too_late_to_be_healed_are_ended() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    desk.sees_dead(C)
+    alone = desk.machine.version
+    desk.hears(Entered(member=A, version=alone, step=7))
+    late = Member("r1", 1)
+    desk.hears(join(late))
+    assert desk.machine.version > alone, "the joiner is seated"
+    desk.hears(Ending(member=A, step=9))
+    assert desk.hears(Left(member=A, version=alone, step=9)) == [Kill(member=late, why="the job is ending")]
+    desk.sees_dead(late)
+    assert ends(desk.sees_dead(A, clean=True)) == ["finished"]
+
+
 def test_all_leave_all_exit_the_job_is_finished() -> None:
     desk = Desk().founded()
     desk.hears(*(Ending(member=m, step=9) for m in (A, B, C)))

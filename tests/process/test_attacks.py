@@ -60,7 +60,7 @@ JOINS = [
     Attack("the donor, half way", ("r1:backward:step=2:SIGKILL", "*:serving:SIGKILL"), "r1 *"),
     Attack("a bystander during a join", ("r1:backward:step=2:SIGKILL", "r2:reduce:roster=3:SIGKILL"), "r1 r2"),
     Attack(
-        "donor and joiner", ("r1:backward:step=2:SIGKILL", "r0:serving:SIGKILL", "r1.1:resolve:roster=4:SIGKILL"), "r0 r1 r1"
+        "donor and joiner", ("r1:backward:step=2:SIGKILL", "*:serving:SIGKILL", "r1.1:resolve:roster=4:SIGKILL"), "r1 r1 *"
     ),
 ]
 

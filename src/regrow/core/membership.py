@@ -376,11 +376,19 @@ class Membership:
             return []
         staying = {member for member in roster.members if member not in self._gone}
         staying = {m for m in staying if (p := self._present.get(m)) is None or p.left is None}
+        if self._ending and staying and all(self._never_entered(member) for member in staying):
+            # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
+            self._gone |= staying
+            return [Kill(member=member, why="the job is ending") for member in sorted(staying)]
         if staying:
             return self._make(staying, cause, why)
         if self._ending:
             return self._finish()
         return self._end("state-lost", f"every member of roster {roster.version} is lost, the last because {why}")
+
+    def _never_entered(self, member: Member) -> bool:
+        presence = self._present.get(member)
+        return presence is not None and presence.entered == NO_VERSION
 
     def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
         self._n += 1
