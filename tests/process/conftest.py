@@ -4,13 +4,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from runs import TINY, Run, alone
+from runs import TINY, Run, alone, trail
 
 
 @pytest.fixture(scope="session")
 def reference() -> str:
     """The digest of tiny.py run alone."""
     return alone()
+
+
+@pytest.fixture(scope="session")
+def digests() -> list[str]:
+    """The digest of tiny.py run alone, after each number of steps."""
+    return trail(300)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Real jobs under attack: start `regrow run`, wait for facts in its journal, and prove what it promised."""
 
+import getpass
 import json
 import os
 import re
@@ -41,8 +42,17 @@ class Run:
         self.log = folder / "terminal.txt"
         command = [*REGROW, "run", "--run-dir", str(self.folder), *arguments, str(script), *script_args]
         self._out = self.log.open("wb")
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self._shared = set(os.listdir("/dev/shm"))
+        self._mark = f"REGROW_TEST_MARK={folder}".encode()
         self.process = subprocess.Popen(
-            command, stdout=self._out, stderr=subprocess.STDOUT, start_new_session=True, cwd=folder
+            command,
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd=folder,
+            env={**os.environ, "REGROW_TEST_MARK": str(folder), "TMPDIR": str(self.temporary)},
         )
 
     def wait(self) -> int:
@@ -77,6 +87,45 @@ class Run:
             if (kind is None or isinstance(line.what, kind)) and (who is None or process.who == who)
         ]
 
+    def processes(self) -> dict[int, str]:
+        """Every living process that this job started, directly or not, with its command line."""
+        found: dict[int, str] = {}
+        for folder in Path("/proc").iterdir():
+            try:
+                if not folder.name.isdigit() or self._mark not in (folder / "environ").read_bytes().split(b"\0"):
+                    continue
+                if (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue
+        return found
+
+    def warm_pids(self) -> set[int]:
+        """Warm parents: workers are forked from them and share their command line, but lead sessions of their own."""
+        workers = set(self.pids().values())
+        warm = {pid for pid, command in self.processes().items() if "regrow.worker.warm" in command and pid not in workers}
+        return {pid for pid in warm if os.getsid(pid) == pid}
+
+    def listening(self) -> dict[int, int]:
+        """Inodes of the sockets on which the job's processes listen, with their ports."""
+        inodes: set[int] = set()
+        for pid in self.processes():
+            for fd in _descriptors(pid):
+                if fd.startswith("socket:["):
+                    inodes.add(int(fd[len("socket:[") : -1]))
+        return {inode: port for inode, port in _listeners().items() if inode in inodes}
+
+    def wait_nothing_left(self, sockets: dict[int, int]) -> None:
+        """No process, none of these listening sockets, no shared memory, no temporary file."""
+        wait_for(lambda: not self.processes(), "every process to be gone", 20.0)
+        # A dying process gives up its memory, and with it its name here, before its descriptors.
+        wait_for(lambda: not _listeners().keys() & sockets.keys(), "every listening socket to be gone", 5.0)
+        # Other jobs of this machine come and go there too: theirs go.
+        wait_for(lambda: set(os.listdir("/dev/shm")) <= self._shared, "shared memory to be gone", 60.0)
+        # torch makes its compiler's cache folder whenever torch._dynamo is imported, by whomever, and keeps it.
+        assert {path.name for path in self.temporary.iterdir()} <= {f"torchinductor_{getpass.getuser()}"}
+        assert not [path for path in self.temporary.rglob("*") if not path.is_dir()]
+
     def pids(self) -> dict[str, int]:
         """Every member ever started, with its pid."""
         return {str(fact.member): fact.pid for _, fact in self.facts(WorkerStarted)}
@@ -101,8 +150,30 @@ class Run:
         return "\n".join([self.output[-6000:], *rows[-120:]])
 
 
+def _descriptors(pid: int) -> list[str]:
+    try:
+        return [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # it ended, or closed one, meanwhile
+
+
+def _listeners() -> dict[int, int]:
+    """Every listening TCP socket of this machine: inode and port."""
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return {int(row[9]): int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+
+
+def trail(steps: int) -> list[str]:
+    """The digest of a job of one after 0, 1, 2, ... steps."""
+    return re.findall(r"^at \d+ (\w{64})", _alone("--steps", str(steps), "--trail"), re.MULTILINE)
+
+
 def alone(*script_args: str, script: Path = TINY) -> str:
     """The digest of the same script as a job of one."""
+    return _alone(*script_args, script=script).split("digest ")[1].strip()
+
+
+def _alone(*script_args: str, script: Path = TINY) -> str:
     environ = {key: value for key, value in os.environ.items() if not key.startswith("REGROW_")}
     done = subprocess.run(
         [sys.executable, str(script), *script_args],
@@ -113,7 +184,7 @@ def alone(*script_args: str, script: Path = TINY) -> str:
         timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.split("digest ")[1].strip()
+    return done.stdout
 
 
 def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 8, microbatches: int = 1) -> None:

@@ -6,6 +6,8 @@ Writes the samples it was handed to used-<member>.txt in the run directory, so t
 import argparse
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -30,6 +32,10 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--stop-at", type=int)
     parser.add_argument("--hold", help="STEP:N: from this step on, wait for rosters until one has N members")
+    parser.add_argument("--pace", type=float, default=0.0, help="seconds that a step takes besides")
+    parser.add_argument("--trail", action="store_true", help="print the digest at every step")
+    parser.add_argument("--no-log", action="store_true", help="do not write down which samples were used")
+    parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
     args = parser.parse_args()
 
     job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=5)
@@ -38,12 +44,17 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
     job.track(model=model, optimizer=optimizer, schedule=schedule)
     data = job.data(Points(), batch_size=3)
-    log = open_log()
+    log = (lambda text: None) if args.no_log else open_log()
+    if args.child:
+        subprocess.Popen([sys.executable, "-c", "import signal\nwhile True: signal.pause()"])
     rosters = 0
 
     for step in job.steps(args.steps, data):
         if step.index == args.stop_at:
             job.stop()
+        if args.trail:
+            print(f"at {step.index} {job.digest()}")
+        time.sleep(args.pace)
         for x, y, index in step:
             log(f"{step.index} {' '.join(str(int(i)) for i in index)}\n")
             step.backward((model(x) - y).square().mean())

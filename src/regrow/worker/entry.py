@@ -39,7 +39,7 @@ def run_script(script: str, argv: list[str]) -> int:
         runpy.run_path(script, run_name="__main__")
         code = _end_of(script)
     except SystemExit as leaving:
-        code = _code(leaving)
+        code = _code(leaving) or _end_of(script)
     except BaseException as error:  # the edge of the process: whatever the script raised is recorded and reported
         _report(place, error, script)
         code = 1
@@ -48,15 +48,16 @@ def run_script(script: str, argv: list[str]) -> int:
 
 
 def _end_of(script: str) -> int:
-    """The script ran to its end: was that the job's end too?"""
+    """The script ran to its end, or left with code 0: was that the job's end too?"""
     if job.current is None:
         print(f"regrow: {script} ended without calling regrow.join(): it took no part in the job", file=sys.stderr)
         return NEVER_JOINED_CODE
     if not job.current.ended:
         step, _ = job.current.position
+        where = "before its first step" if step is None else f"at step {step}"
         error = ConfigError(
-            f"{script} ended at step {step} while the job goes on: run the loop over job.steps() to its end, and stop early "
-            "with job.stop()"
+            f"{script} ended {where} while the job goes on: run the loop over job.steps() to its end, and stop early with "
+            "job.stop()"
         )
         assert place is not None
         _report(place, error, script)
@@ -76,13 +77,14 @@ def _code(leaving: SystemExit) -> int:
 def _report(place: Place, error: BaseException, script: str) -> None:
     trimmed = _from_script(error.__traceback__, script)
     text = "".join(traceback.format_exception(type(error), error, trimmed))
+    text = text.encode("utf-8", "backslashreplace").decode()  # a message may quote bytes that are no text
     print(text, file=sys.stderr, end="", flush=True)
     step, lane = job.current.position if job.current else (None, None)
     place.session.send(
         Raised(
             member=place.door.member,
             kind=f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
-            place=_innermost(trimmed),
+            place=_innermost(trimmed) or script,
             traceback=text[-64 * 1024 :],
             step=step,
             lane=lane,
@@ -100,8 +102,8 @@ def _from_script(tb: TracebackType | None, script: str) -> TracebackType | None:
 
 
 def _innermost(tb: TracebackType | None) -> str:
-    """The last frame outside this package: where the user would look."""
+    """The last frame outside this package: where the user would look. Empty for an error that nobody raised."""
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     frames = traceback.extract_tb(tb)
     theirs = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(ours)] or list(frames)
-    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else "?"
+    return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""

@@ -1,0 +1,83 @@
+"""A training script that makes one mistake, chosen by name; with "none" it trains well.
+
+Lines on which a mistake raises end with its name as a comment, so that a test can look up their number.
+"""
+
+import importlib
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+import regrow
+
+mistake = sys.argv[1]
+me = os.environ.get("REGROW_REPLICA", "solo")
+is_second = me == "r1"
+is_joiner = os.environ.get("REGROW_INCARNATION", "0") != "0"
+
+if mistake == "import":
+    importlib.import_module("a_module_that_does_not_exist")  # import
+if mistake == "before join":
+    raise ValueError("mine")  # before join
+
+
+def wait_for_rosters(count: int) -> None:
+    journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / "coordinator.jsonl"
+    deadline = time.monotonic() + 60
+    while journal.read_text().count('"RosterMade"') < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not {count} rosters")
+        time.sleep(0.005)
+
+
+lanes = int(sys.argv[2]) if len(sys.argv) > 2 else None
+job = regrow.join(seed=5) if lanes is None else regrow.join(lanes=lanes, seed=5)
+if mistake == "join twice":
+    regrow.join()  # join twice
+if mistake == "weights":
+    torch.manual_seed(int(me[1:]))
+width = 3 if (mistake == "shape" and is_second) or (mistake == "joiner" and is_joiner) else 2
+model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 1))
+if mistake == "dtype" and is_second:
+    model = model.double()
+if mistake == "name" and is_second:
+    model = nn.ModuleDict({"first": model})
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+job.track(model=model, optimizer=optimizer)
+size = {"empty dataset": 0, "dataset": 9 if is_second else 8}.get(mistake, 8)
+data = job.data([torch.ones(4) * i for i in range(size)], batch_size=1)  # empty dataset
+
+for step in job.steps(8, data):
+    here = mistake if step.index >= 2 else "none"
+    if here == "break out":
+        break
+    if here == "exit":
+        sys.exit(0)
+    for batch in step:
+        loss = model(batch).square().mean()
+        if here == "in a lane":
+            raise ValueError("mine")  # in a lane
+        if here == "break":
+            break
+        if here == "parameter":
+            with torch.no_grad():
+                model[0].weight.mul_(0.5)
+        if here != "no backward":
+            step.backward(loss)
+        if here == "two backwards":
+            step.backward(loss)  # two backwards
+    if here == "between":
+        raise ValueError("mine")  # between
+    optimizer.step()
+    optimizer.zero_grad()
+    if mistake == "joiner" and step.index == 4:
+        wait_for_rosters(3)  # so that the job does not end before its joiner has come
+    if here == "reporter" and step.reporter:
+        raise ValueError("mine")  # reporter
+
+print(f"lanes {job.lanes}", flush=True)
+print(f"digest {job.digest()}", flush=True)
