@@ -74,7 +74,7 @@ def test_a_mistake_ends_the_job_and_is_named(mistakes: list[Mistake], start: Cal
         if mistake.place:
             (number,) = (number for number, line in enumerate(LINES, 1) if line.endswith(f"# {mistake.place}"))
             first = re.match(r"regrow: the first failure, r\d\.0(?: in step \d(?:, lane \d)?)? at (\S+):(\d+):\n", end)
-            assert first and (mistake.name == "import" or (first[1], int(first[2])) == (str(SCRIPT), number)), story
+            assert first and (first[1], int(first[2])) == (str(SCRIPT), number), story
             assert f'File "{SCRIPT}", line {number}, in <module>\n' in end, story
         assert len(run.facts(WorkerStarted)) <= 2 + mistake.restarts, story
         assert mistake.name == "break out" or not run.digests(), story

@@ -7,6 +7,7 @@ joined; 65 when it ended before the job did; 66 when the others went on without 
 import os
 import runpy
 import sys
+import sysconfig
 import traceback
 from types import TracebackType
 
@@ -102,8 +103,15 @@ def _from_script(tb: TracebackType | None, script: str) -> TracebackType | None:
 
 
 def _innermost(tb: TracebackType | None) -> str:
-    """The last frame outside this package: where the user would look. Empty for an error that nobody raised."""
-    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    """The last frame of the user's own code, where he would look. Empty for an error that nobody raised."""
     frames = traceback.extract_tb(tb)
-    theirs = [frame for frame in frames if not os.path.abspath(frame.filename).startswith(ours)] or list(frames)
+    theirs = [frame for frame in frames if not _is_library(frame.filename)] or list(frames)
     return f"{theirs[-1].filename}:{theirs[-1].lineno}" if theirs else ""
+
+
+def _is_library(filename: str) -> bool:
+    """Python's own, an installed package's, or ours. Two errors of a script often end in the same line of torch."""
+    ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    paths = sysconfig.get_paths()
+    folders = (ours, *(paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")))
+    return filename.startswith("<") or os.path.abspath(filename).startswith(tuple(folder + os.sep for folder in folders))
