@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from regrow.core.lanes import lanes_in
@@ -106,10 +106,10 @@ class Run:
         warm = {pid for pid, command in self.processes().items() if "regrow.worker.warm" in command and pid not in workers}
         return {pid for pid in warm if os.getsid(pid) == pid}
 
-    def listening(self) -> dict[int, int]:
-        """Inodes of the sockets on which the job's processes listen, with their ports."""
+    def listening(self, pids: Iterable[int] | None = None) -> dict[int, int]:
+        """Inodes of the sockets on which the job's processes, or these, listen, with their ports."""
         inodes: set[int] = set()
-        for pid in self.processes():
+        for pid in self.processes() if pids is None else pids:
             for fd in _descriptors(pid):
                 if fd.startswith("socket:["):
                     inodes.add(int(fd[len("socket:[") : -1]))

@@ -19,7 +19,7 @@ from regrow.core.invariants import member_of
 from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
-from regrow.core.messages import FromMember, Join, Raised, ToMember
+from regrow.core.messages import FromMember, Join, Raised, Refuse, ToMember
 from regrow.core.records import JobEnded, Refused, ReplicaLost, RosterMade, SeatTaken, WorkerRaised
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.journal import Journal
@@ -60,6 +60,8 @@ class Server:
         self.ended: asyncio.Future[End] = self._loop.create_future()
         self.raised: list[Raised] = []
         """Every exception of the user's script, in the order heard."""
+        self._started: set[Member] = set()
+        self._dead: set[Member] = set()
         self._joined: set[Member] = set()
         self._lines: dict[Member, _Line] = {}
         self._events: deque[MembershipEvent] = deque()
@@ -87,6 +89,7 @@ class Server:
 
     def died(self, member: Member, how: str, clean: bool) -> None:
         """Proven by the agent. What the worker said before counts first: an exception explains its exit."""
+        self._dead.add(member)
         line = self._lines.get(member)
         if line is None:
             self._feed(Died(now=_now(), member=member, how=how, clean=clean))
@@ -118,6 +121,10 @@ class Server:
         member = member_of(connection.name)
         if member is None:
             self._refuse(connection.peer, f"{connection.name!r} is no member's name")
+            return
+        if member not in self._started or member in self._dead:
+            # It knows the token, but no such process lives: what it says (that the script raised, say) must not count.
+            self._refuse(connection.peer, f"{member} {'is dead' if member in self._dead else 'was never started'}")
             return
         line = _Line(connection)
         former, self._lines[member] = self._lines.get(member), line
@@ -193,9 +200,12 @@ class Server:
             case Persist(saved=saved):
                 return self._persist(saved)
             case Send(member=member, message=message):
+                if isinstance(message, Refuse):
+                    self._refuse(str(member), message.why)
                 if member in self._lines:
                     self._lines[member].say(message)
             case Start(member=member, delay_s=delay_s, why=why):
+                self._started.add(member)
                 self._actuator.start(member, why, delay_s)
             case Kill(member=member, why=why):
                 self._actuator.kill(member, why)

@@ -48,6 +48,9 @@ class Meetings:
                 if not future.done():
                     future.set_exception(PeerError(f"roster {version} is over"))
 
+    def is_over(self, version: Version) -> bool:
+        return self._floor is not None and version < self._floor
+
     def _refuse_stale(self, version: Version) -> None:
-        if self._floor is not None and version < self._floor:
+        if self.is_over(version):
             raise PeerError(f"roster {version} is over, {self._floor} is the newest")

@@ -23,6 +23,7 @@ from regrow.worker.healing import Donor
 from regrow.worker.meetings import Meetings
 
 _CONNECT_S = 10.0
+_ARRIVE_S = 30.0
 _BEAT_S = 1.0
 _RETRY_S = 0.1
 BROKEN_CODE = 70
@@ -107,11 +108,22 @@ class Session:
 
     async def _open(self) -> Endpoint:
         listener = await listen(self._door.host, 0, self._door.token, self._peer, self._refuse)
-        first = await self._connect()
+        first = await self._arrive()
         self._tasks = [asyncio.create_task(work) for work in (self._listen(first), self._speak(), self._beat())]
         for task in self._tasks:
             task.add_done_callback(_end_process)
         return listener.endpoint
+
+    async def _arrive(self) -> Connection:
+        """Strangers may crowd the coordinator's door just now: that is worth a wait, and no reason to die."""
+        end_s = self._loop.time() + _ARRIVE_S
+        while True:
+            try:
+                return await self._connect()
+            except PeerError:
+                if self._loop.time() > end_s:
+                    raise
+            await asyncio.sleep(_RETRY_S)
 
     async def _connect(self) -> Connection:
         self._connection = await connect(self._door.coordinator, self._door.token, str(self._door.member), _CONNECT_S)
@@ -173,10 +185,16 @@ class Session:
         while True:
             message = await connection.receive()
             match message:
+                case Put(version=version) | Get(version=version) | Ask(version=version) if self.meetings.is_over(version):
+                    self._refuse(connection.name, f"sent {type(message).__name__}, but roster {version} is over")
+                    return
                 case Put(version=version, key=key, value=value):
                     self.meetings.put(version, key, value)
                 case Get(version=version, key=key):
                     await connection.send(Value(key=key, value=await self.meetings.get(version, key)))
+                case Ask(member=member) if str(member) != connection.name:
+                    self._refuse(connection.name, f"spoke in the name of {member}")
+                    return
                 case Ask():
                     await self.donor.answer(connection, message)
                 case _:
