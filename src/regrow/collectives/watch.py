@@ -42,6 +42,7 @@ class Watch:
 def _watch(orders: "queue.SimpleQueue[list[dist.Work] | None]", outcomes: "queue.SimpleQueue[str | None]") -> None:
     while (works := orders.get()) is not None:
         why = None
+        works.reverse()  # in the order issued, receives first: of a broken connection they are the likelier to hear
         try:
             while works:
                 works.pop().wait(_FOREVER)

@@ -1,8 +1,8 @@
 """Hosts core.membership: turns what arrives into events, carries out the effects in order. It decides nothing itself.
 
 Order is the contract: an effect is carried out only after those before it, and a Persist that the disk refuses holds
-back all that follow (a roster that is not durable must not be pushed). It is tried again with every tick; members
-train on meanwhile.
+back all that follow but the job's end (a roster that is not durable must not be pushed). It is tried again with every
+tick; members train on meanwhile.
 """
 
 import asyncio
@@ -189,6 +189,10 @@ class Server:
                 self._undone.extend(self._membership.handle(self._events.popleft()))
                 while self._undone and self._carry_out(self._undone[0]):
                     self._undone.popleft()
+            # Nothing follows an end, so it need not wait for a disk: a job whose members have left would never be over.
+            for effect in self._undone:
+                if isinstance(effect, End):
+                    self.end(effect)
         finally:
             self._is_feeding = False
 

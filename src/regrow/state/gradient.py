@@ -5,7 +5,6 @@ None from zero); a sum is `left + right` of the lane tree; division happens once
 bytes of an absent parameter mean nothing.
 """
 
-import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
@@ -15,6 +14,7 @@ import xxhash
 
 from regrow.core.errors import ConfigError, Invariant
 from regrow.state.layout import Layout, Source, aligned
+from regrow.state.memory import bytes_of
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def digest(gradient: Gradient) -> int:
     layout = gradient.layout
     state = xxhash.xxh3_64(gradient.present.to_bytes(len(layout.spans) // 8 + 1, "little"))
     host = gradient.buffer.cpu()
-    memory = memoryview((ctypes.c_ubyte * host.numel()).from_address(host.data_ptr())) if host.numel() else memoryview(b"")
+    memory = bytes_of(host)
     for index, span in enumerate(layout.spans):
         if gradient.present >> index & 1:
             state.update(memory[span.start : span.start + span.size_bytes])

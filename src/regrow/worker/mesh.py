@@ -82,6 +82,8 @@ class Mesh:
         self._session.forget(below)
         if groups or meetings:
             self._journal.write(GroupsAborted(below=below))
+        # gloo takes its time to end its threads, and nobody who is on the way to the next roster should wait for that.
+        threading.Thread(target=_let_go, args=(groups,), name=f"regrow-close-{below}", daemon=True).start()
 
     def _form(self, roster: Roster, meeting: "_Meeting") -> None:
         version, me = roster.version, self._door.member
@@ -102,9 +104,15 @@ class Mesh:
                 self._groups[version] = group
         if superseded:
             group.abort()
+            group.close()
             return
         self._journal.write(GroupsFormed(version=version))
         self._notify(Formed(version=version))
+
+
+def _let_go(groups: list[Group]) -> None:
+    while groups:
+        groups.pop().close()
 
 
 class _Meeting:
