@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import click
@@ -129,6 +130,12 @@ def test_every_decision_is_listed_and_says_what_it_cost() -> None:
     for page in pages:
         for part in ("**Context.**", "**Choice.**", "**What we gave up.**", "**How we would know we were wrong.**"):
             assert part in page.read_text(), f"{page.name}: {part}"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    declared = tomllib.loads(text("pyproject.toml"))["project"]["dependencies"]
+    argued = [cells[0] for cells in rows("docs/adr/0011-dependencies.md")][1:]
+    assert sorted(argued) == sorted(re.split(r"[<>=]", dependency)[0] for dependency in declared)
 
 
 # The README's script
