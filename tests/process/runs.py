@@ -37,8 +37,15 @@ def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEA
 class Run:
     """One `regrow run`, from its start to what is left of it."""
 
-    def __init__(self, folder: Path, *arguments: str, script: Path = TINY, script_args: tuple[str, ...] = ()) -> None:
-        self.folder = folder / "run"
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        script: Path = TINY,
+        script_args: tuple[str, ...] = (),
+        run_dir: Path | None = None,
+    ) -> None:
+        self.folder = run_dir or folder / "run"
         self.log = folder / "terminal.txt"
         command = [*REGROW, "run", "--run-dir", str(self.folder), *arguments, str(script), *script_args]
         self._out = self.log.open("wb")
