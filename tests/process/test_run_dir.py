@@ -68,6 +68,8 @@ def test_training_goes_on_on_a_full_disk(
         while True:
             ballast.write(bytes(4096))
     wait_for(lambda: run.output.count("Training goes on") >= 2, "both workers to say that their journals are full")
+    steps = run.output.count(" loss ")
+    wait_for(lambda: run.output.count(" loss ") >= steps + 3, "three more steps")
     if is_freed:
         (folder / "ballast").unlink()
         wait_for(lambda: {who for who, _ in run.facts(Gap)} >= {"r0.0", "r1.0"}, "the journals to go on, with a gap")
@@ -78,5 +80,3 @@ def test_training_goes_on_on_a_full_disk(
         (step,) = {fact.step for _, fact in run.facts(Departed)}
         assert set(run.digests()) == {digests[step]}
     assert all(fact.clean for _, fact in run.facts(WorkerExited)), run.story()
-    check = run.check()
-    assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{run.story()}"
