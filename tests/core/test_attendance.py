@@ -105,7 +105,7 @@ def test_lanes_merge_then_reduce_then_bound_then_commit() -> None:
     holdings = ((Node(0, 2),), (Node(2, 4),))
     assert story.hears(LaneDone(lane=1)) == [Merge(parent=Node(0, 2)), Reduce(version=V1, step=0, holdings=holdings)]
     assert story.hears(Reduced(version=V1, digest=DIGEST)) == [Bound(version=V1, row=row(V1, 0))]
-    assert story.bounded() == [Commit(step=0, attempt=V1, digest=DIGEST, holdings=holdings, by="boundary")]
+    assert story.bounded() == [Commit(step=0, attempt=V1, digest=DIGEST, holdings=holdings, by="boundary", reporter=A)]
     assert story.hears(StepEntered()) == [Compute(step=1, lane=0)]
 
 
@@ -138,7 +138,7 @@ def test_what_is_held_is_stated_to_the_next_roster() -> None:
 def test_a_result_all_survivors_hold_is_committed_in_resolve() -> None:
     story = Story().reduced()
     story.hears(RosterPushed(roster=roster(V2, A)), Broken(version=V1, why=""), Formed(version=V2))
-    statement = stated(A, attempt=V1, complete=True, digest=DIGEST, held=(Node(0, 2),))
+    statement = stated(A, attempt=V1, complete=True, digest=DIGEST, held=(Node(0, 2),), reporter=A)
     assert story.last == [Exchange(version=V2, statement=statement)]
     _, commit = story.hears(Exchanged(version=V2, table=(statement,)))
     assert isinstance(commit, Commit)
@@ -264,4 +264,4 @@ def test_the_end_is_repeated_when_the_roster_is_heard_again() -> None:
 
 def test_before_any_roster_nothing_was_seen_or_entered() -> None:
     member = Attendance(A, lanes=4, steps=2)
-    assert (member.seen, member.entered, member.reporter) == (NO_VERSION, NO_VERSION, None)
+    assert (member.seen, member.entered) == (NO_VERSION, NO_VERSION)

@@ -309,6 +309,21 @@ def test_an_error_only_the_user_can_mend_ends_the_job() -> None:
     assert ends(Desk().hears(raised(A, scope="job"))) == ["failed"]
 
 
+def test_what_a_joiner_cannot_do_does_not_end_a_healthy_job() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    effects = desk.hears(raised(Member("r1", 1), scope="job"))
+    assert [type(effect) for effect in effects] == [Lost]
+    assert desk.hears(raised(Member("r1", 1), scope="job")) == [], "it is lost once"
+
+
+def test_the_same_error_long_ago_does_not_count() -> None:
+    desk = Desk().founded()
+    desk.hears(raised(A))
+    desk.waits(CONFIG.budget.window_s + 1, A, B, C)
+    assert desk.hears(raised(B)) == []
+
+
 def test_a_replica_that_differs_is_refused_by_name() -> None:
     desk = Desk().founded()
     desk.sees_dead(A)

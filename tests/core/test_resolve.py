@@ -31,6 +31,23 @@ def test_a_step_that_some_survivor_passed_is_committed_by_all() -> None:
     assert outcome.step == 6
 
 
+@pytest.mark.parametrize(
+    ("table", "late"),
+    [
+        ([says(A, 6), says(B, 5, complete=True, reporter=A)], A),  # passed, and has reported
+        ([says(A, 6), says(B, 5, complete=True, reporter=B)], B),  # has not got there yet
+        ([says(A, 6), says(B, 5, complete=True, reporter=C)], B),  # is dead, whether it reported or not
+        ([says(A, complete=True, reporter=C), says(B, complete=True, reporter=C)], A),
+        ([says(A, complete=True, reporter=B), says(B, complete=True, reporter=B)], B),
+        ([says(A), says(B)], None),  # nothing is committed here
+    ],
+)
+def test_a_step_committed_by_resolve_is_reported_by_one(table: list[Statement], late: Member | None) -> None:
+    outcome = resolve(roster(A, B), LANES, table)
+    assert isinstance(outcome, Resolution)
+    assert outcome.late == late
+
+
 def test_a_step_whose_result_all_hold_is_committed_though_nobody_is_known_to_have_passed() -> None:
     outcome = resolve(roster(A, B), LANES, [says(A, complete=True), says(B, complete=True)])
     assert isinstance(outcome, Resolution)

@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--microbatches", type=int, default=1)
-    parser.add_argument("--stop-at", type=int)
+    parser.add_argument("--stop-at", type=int, help="r1 alone asks to stop in this step")
     parser.add_argument("--hold", help="STEP:N: from this step on, wait for rosters until one has N members")
     parser.add_argument("--pace", type=float, default=0.0, help="seconds that a step takes besides")
     parser.add_argument("--trail", action="store_true", help="print the digest at every step")
@@ -47,10 +47,9 @@ def main() -> None:
     log = (lambda text: None) if args.no_log else open_log()
     if args.child:
         subprocess.Popen([sys.executable, "-c", "import signal\nwhile True: signal.pause()"])
-    rosters = 0
 
     for step in job.steps(args.steps, data):
-        if step.index == args.stop_at:
+        if step.index == args.stop_at and os.environ.get("REGROW_REPLICA", "r1") == "r1":
             job.stop()
         if args.trail:
             print(f"at {step.index} {job.digest()}")
@@ -63,26 +62,30 @@ def main() -> None:
         optimizer.zero_grad()
         schedule.step()
         if args.hold and step.index >= int(args.hold.split(":")[0]):
-            rosters = wait_for_strength(int(args.hold.split(":")[1]), rosters)
+            wait_for_strength(int(args.hold.split(":")[1]))
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)
 
     print(f"digest {job.digest()}", flush=True)
 
 
-def wait_for_strength(members: int, known: int) -> int:
-    """Wait until everyone lost is back, or at least a roster newer than the known ones is there to be entered."""
-    journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / "coordinator.jsonl"
+def wait_for_strength(members: int) -> None:
+    """Wait until everyone lost is back; but not while there is a newer roster to enter, which needs this process."""
+    me = f"{os.environ['REGROW_REPLICA']}.{os.environ['REGROW_INCARNATION']}"
     deadline = time.monotonic() + 60
     while True:
-        facts = [json.loads(line)["what"] for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        rosters = [fact for fact in facts if fact["fact"] == "RosterMade"]
-        if len(rosters[-1]["seats"]) == members or len(rosters) > (known or len(rosters)):
-            return len(rosters)
-        known = known or len(rosters)
+        made, adopted = facts("coordinator", "RosterMade")[-1], facts(me, "RosterAdopted")[-1]
+        if len(made["seats"]) == members or made["version"] > adopted["version"]:
+            return
         if time.monotonic() > deadline:
             raise TimeoutError(f"no roster of {members} members")
         time.sleep(0.005)
+
+
+def facts(who: str, kind: str) -> list[dict]:
+    journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / f"{who}.jsonl"
+    lines = [line for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [what for line in lines if (what := json.loads(line)["what"])["fact"] == kind]
 
 
 def open_log():

@@ -159,7 +159,8 @@ class Launcher:
     def _exited(self, exit: Exit) -> None:
         if self._server.ended.done():
             return
-        is_stranger = not self._server.has_joined(exit.member)
+        # Once a job runs, one script that ends too early is a replica's trouble, not the job's.
+        is_stranger = not self._server.has_joined(exit.member) and not self._server.is_founded
         script = self._plan.script.name
         if exit.code == NEVER_JOINED and is_stranger:
             why = f"{script} never called regrow.join(): call it before building the model (see the README's script)"

@@ -61,11 +61,11 @@ _BUDGET = BudgetConfig()
 )
 @click.option(
     "--lease",
-    type=click.FloatRange(min=1),
+    type=click.FloatRange(min=3),
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Silence after which a replica is replaced.",
+    help="Silence after which a replica is replaced: at least three of its heartbeats, which come every second.",
 )
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
 @click.argument("script", type=click.Path(path_type=Path))

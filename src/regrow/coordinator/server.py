@@ -96,6 +96,11 @@ class Server:
         else:
             self._spawn(self._bury(line, Died(now=_now(), member=member, how=how, clean=clean)))
 
+    @property
+    def is_founded(self) -> bool:
+        """Has there been a first roster?"""
+        return self._membership.roster is not None
+
     def has_joined(self, member: Member) -> bool:
         return member in self._joined
 

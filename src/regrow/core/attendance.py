@@ -118,10 +118,6 @@ class Attendance:
     def entered(self) -> Version:
         return self._entered
 
-    @property
-    def reporter(self) -> Member | None:
-        return self._resolution.reporter if self._resolution else None
-
     def handle(self, event: Event) -> list[Effect]:
         match event:
             case RosterPushed(roster=roster):
@@ -224,6 +220,7 @@ class Attendance:
             attempt=self._attempt,
             complete=self.result is not None,
             digest=self.result.digest if self.result else 0,
+            reporter=self._resolution.reporter if self.result and self._resolution else None,
             held=tuple(sorted(self.held)),
             last=self._last,
             manifest=self._initial if self.step == 0 else (),
@@ -343,10 +340,17 @@ class Attendance:
         raise AssertionError("unreachable")
 
     def _commit(self, by: str) -> list[Effect]:
-        result = self.result
-        if result is None:
+        result, resolution = self.result, self._resolution
+        if result is None or resolution is None:
             raise Invariant(f"{self.me}: step {self.step} was decided, but its result is not here")
-        effect = Commit(step=self.step, attempt=result.attempt, digest=result.digest, holdings=result.holdings, by=by)
+        effect = Commit(
+            step=self.step,
+            attempt=result.attempt,
+            digest=result.digest,
+            holdings=result.holdings,
+            by=by,
+            reporter=resolution.reporter if by == "boundary" else resolution.late,
+        )
         self.step += 1
         self.held, self.result = frozenset(), None
         if self.acting is not None:

@@ -98,6 +98,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     holdings: tuple[tuple[Node, ...], ...]
     by: str
     """"boundary" or "resolve"."""
+    reporter: Member | None
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ RegrowError
 ├── PeerError      nobody yet: another process failed, the protocol will deal with it
 ├── InfraError     the operator: a disk, a port, a machine
 ├── StateError     the operator: training state is missing, different or damaged
-    │   └── Mismatch   this replica alone: its state or settings are not the job's
+│   └── Mismatch   this replica alone: its state or settings are not the job's
 └── Invariant      us: a bug in Regrow; carries the story that led there
 """
 
@@ -43,3 +43,5 @@ class Mismatch(StateError):
 
 class Invariant(RegrowError):
     """A rule of the protocol was broken: a bug in Regrow, never the user's fault."""
+
+    scope = "job"

@@ -115,6 +115,8 @@ class Ledger:
     def _made(self, who: str, made: RosterMade) -> list[Violation]:
         last, self._last_made = self._last_made, made
         self._rosters[made.version] = made
+        if self._lanes is None:
+            self._lanes = sum(len(seat.lanes) for seat in made.seats)
         if last is None:
             return []
         if made.version <= last.version:

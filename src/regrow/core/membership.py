@@ -79,7 +79,7 @@ class Membership:
         self._gone: set[Member] = set()
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
-        self._raised: list[Raised] = []
+        self._raised: list[tuple[float, Raised]] = []
         self._budget = Budget(config.budget)
         self._contract: Contract | None = None
         self._lanes = config.lanes or (saved.lanes if saved else None)
@@ -148,7 +148,7 @@ class Membership:
             case Join():
                 return self._join(now, message)
             case Raised():
-                return self._raise(message)
+                return self._raise(now, message)
             case Beat():
                 return []
         if presence is None:
@@ -183,7 +183,7 @@ class Membership:
         # Evictions are not remembered across a restart, but who has seen a roster and has no seat was left out of one.
         was_left_out = self.roster is not None and seat is None and join.seen != NO_VERSION
         if member in self._gone or was_left_out or self._lives.get(member.replica) != member.incarnation:
-            return [Send(member=member, message=Refuse(why=f"the job goes on without {member}"))]
+            return [Send(member=member, message=Refuse(why=f"the job goes on without {member}", is_lost=False))]
         if join.seen.term > self._term:
             self._term = join.seen.term + 1
         if self._contract is None:
@@ -206,23 +206,31 @@ class Membership:
 
     def _refuse(self, member: Member, difference: str) -> list[MembershipEffect]:
         why = f"{member.replica} cannot take part: {difference}"
-        effects: list[MembershipEffect] = [Send(member=member, message=Refuse(why=why))]
+        effects: list[MembershipEffect] = [Send(member=member, message=Refuse(why=why, is_lost=True))]
         if self.roster is None:
             return effects + self._end("failed", f"replicas differ: {why}")
-        self._lost.add(member.replica)
-        return [*effects, Lost(replica=member.replica, why=why)]
+        return effects + self._lose(member.replica, why)
 
-    def _raise(self, raised: Raised) -> list[MembershipEffect]:
-        self._raised.append(raised)
+    def _lose(self, replica: str, why: str) -> list[MembershipEffect]:
+        if replica in self._lost:
+            return []
+        self._lost.add(replica)
+        return [Lost(replica=replica, why=why)]
+
+    def _raise(self, now: float, raised: Raised) -> list[MembershipEffect]:
+        member = raised.member
+        recent = [other for at, other in self._raised if now - at < self._config.budget.window_s]
+        self._raised.append((now, raised))
+        # What a joiner cannot do, those who train do without: a healthy job does not end for it.
+        is_joiner = self.roster is not None and ((p := self._present.get(member)) is None or p.entered == NO_VERSION)
+        if raised.scope == "replica" or (raised.scope == "job" and is_joiner):
+            return self._lose(member.replica, f"{member} raised {raised.kind}")
         if raised.scope == "job":
-            return self._end("failed", f"{raised.member} raised {raised.kind}")
-        if raised.scope == "replica":
-            self._lost.add(raised.member.replica)
-            return [Lost(replica=raised.member.replica, why=f"{raised.member} raised {raised.kind}")]
-        for other in self._raised:
+            return self._end("failed", f"{member} raised {raised.kind}, which no other replica can mend")
+        for other in recent:
             same = (other.kind, other.place) == (raised.kind, raised.place)
-            if same and other.member.replica != raised.member.replica:
-                where = f"{raised.kind} at {raised.place} was raised by {other.member} and by {raised.member}"
+            if same and other.member.replica != member.replica:
+                where = f"{raised.kind} at {raised.place} was raised by {other.member} and by {member}"
                 return self._end("failed", f"{where}: an error in the script, not in a machine")
         return []
 
@@ -429,4 +437,4 @@ class Membership:
 
     def _end(self, outcome: str, why: str) -> list[MembershipEffect]:
         self._over = True
-        return [End(outcome=outcome, why=why, first=self._raised[0] if self._raised else None)]
+        return [End(outcome=outcome, why=why, first=self._raised[0][1] if self._raised else None)]

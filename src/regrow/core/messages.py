@@ -119,6 +119,8 @@ class Refuse(_Message, frozen=True, kw_only=True):
     """You cannot take part; says why."""
 
     why: str
+    is_lost: bool = False
+    """True: nor can any later life of this replica. False: this life is over, the next may join."""
 
 
 class Stop(_Message, frozen=True, kw_only=True):

@@ -36,6 +36,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """Holds the complete result of that attempt."""
     digest: int = 0
     """Of that result."""
+    reporter: Member | None = None
+    """Who reports that attempt, if its boundary is passed."""
     held: tuple[Node, ...] = ()
     """Subtrees of `step` whose sum this member holds."""
     last: int
@@ -63,6 +65,9 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     donors: dict[str, Member]
     """For each joiner (by its name), the member it is healed from."""
     reporter: Member
+    """Reports the steps whose boundary is passed under this roster."""
+    late: Member | None
+    """Reports the step that this resolution itself commits, if it commits one."""
     why: str
 
     def share(self, member: Member) -> Share:
@@ -103,6 +108,7 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
         shares=shares,
         donors={str(joiner): current[i % len(current)] for i, joiner in enumerate(joiners)},
         reporter=holders[0].member,
+        late=_late_reporter(holders, step),
         why=why,
     )
 
@@ -119,6 +125,15 @@ def _step_in_doubt(holders: list[Statement]) -> tuple[int, str]:
     if all(s.complete and s.attempt == newest and s.digest == holders[0].digest for s in holders):
         return top + 1, f"all hold the result of step {top}, attempt {newest}"
     return top, f"step {top} goes on: not everyone holds a result of attempt {newest}"
+
+
+def _late_reporter(holders: list[Statement], step: int) -> Member | None:
+    """The attempt's own reporter while it lives: it may have passed and reported already. Else the first to commit now."""
+    committing = [s for s in holders if s.step < step]
+    if not committing:
+        return None
+    before = committing[0].reporter
+    return before if any(s.member == before for s in holders) else committing[0].member
 
 
 def _difference(holders: list[Statement]) -> str | None:

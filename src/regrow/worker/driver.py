@@ -82,8 +82,8 @@ class Driver:
     def stop_asked(self) -> None:
         self.tell(StopAsked())
 
-    def refused(self, why: str) -> None:
-        self._work.put(Leave(why=why, fault="refused"))
+    def refused(self, why: str, is_lost: bool) -> None:
+        self._work.put(Leave(why=why, fault="refused" if is_lost else "evicted"))
 
     # The training thread
 

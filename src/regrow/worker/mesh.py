@@ -19,7 +19,7 @@ from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
 from regrow.wire.tcp import Connection, connect
 from regrow.worker.healing import Received, fetch
-from regrow.worker.session import Session
+from regrow.worker.session import Session, end_process
 
 _FORM_S = 30.0
 """For gloo to connect, once all were met. A newer roster does not wait for it."""
@@ -69,7 +69,7 @@ class Mesh:
             raise PeerError(f"roster {effect.version} is over")
         endpoint = roster.seats[roster.index(effect.donor)].endpoint
         ask = Ask(member=self._door.member, version=effect.version, step=effect.step)
-        return self._session.wait(fetch(endpoint, self._door.token, ask))
+        return self._session.wait_while(effect.version, fetch(endpoint, self._door.token, ask))
 
     def _abort(self, below: Version) -> None:
         with self._lock:
@@ -96,6 +96,8 @@ class Mesh:
             self._journal.write(GroupsBroke(version=version, why=str(error)))
             self._notify(FormationFailed(version=version, why=str(error)))
             return
+        except BaseException:  # the edge of a thread: without its group this process could only wait for ever
+            end_process()
         finally:
             meeting.abandon()
         with self._lock:

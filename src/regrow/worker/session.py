@@ -5,14 +5,15 @@ the Attendance, through the callbacks given here.
 """
 
 import asyncio
+import concurrent.futures
 import os
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
-from regrow.core.errors import ConfigError, PeerError
+from regrow.core.errors import PeerError
 from regrow.core.messages import Ask, Beat, FromMember, Get, Join, Push, Put, Refuse, Stop, Value
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
@@ -31,12 +32,18 @@ BROKEN_CODE = 70
 T = TypeVar("T")
 
 
-def _end_process(task: "asyncio.Task[None]") -> None:
-    """A worker whose session is broken hears no roster: better dead, and seen to be, than deaf."""
-    if not task.cancelled():
-        traceback.print_exception(task.exception())
-        sys.stderr.flush()
-        os._exit(BROKEN_CODE)
+def end_process() -> NoReturn:
+    """After an error that leaves this worker deaf or alone: better dead, and seen to be. Prints the error under way."""
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(BROKEN_CODE)
+
+
+async def _or_end(work: Coroutine[Any, Any, None]) -> None:
+    try:
+        await work
+    except Exception:  # the edge of the session: a worker that hears no roster must not live on
+        end_process()
 
 
 class Inbox(Protocol):
@@ -44,7 +51,7 @@ class Inbox(Protocol):
 
     def pushed(self, roster: Roster) -> None: ...
     def stop_asked(self) -> None: ...
-    def refused(self, why: str) -> None: ...
+    def refused(self, why: str, is_lost: bool) -> None: ...
 
 
 class Session:
@@ -61,6 +68,7 @@ class Session:
         self._connection: Connection | None = None
         self.meetings = Meetings()
         self.donor = Donor()
+        self._waits: dict[Version, concurrent.futures.Future[Any]] = {}
 
     def open(self) -> Endpoint:
         """Start the thread, listen for peers, connect to the coordinator. Returns where peers find this worker."""
@@ -91,6 +99,17 @@ class Session:
         """Run a coroutine on the session's loop and wait for it, on another thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def wait_while(self, version: Version, work: Coroutine[Any, Any, T]) -> T:
+        """As wait, but PeerError once this version's roster is over."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._waits[version] = future
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise PeerError(f"roster {version} is over") from error
+        finally:
+            self._waits.pop(version, None)
+
     def call(self, work: Callable[[], object]) -> None:
         """Run on the session's loop, soon, without waiting."""
         self._loop.call_soon_threadsafe(work)
@@ -101,6 +120,9 @@ class Session:
         def wake() -> None:
             self.meetings.forget(below)
             self.donor.forget(below)
+            for version, future in list(self._waits.items()):
+                if version < below:
+                    future.cancel()
 
         self._loop.call_soon_threadsafe(wake)
 
@@ -109,9 +131,7 @@ class Session:
     async def _open(self) -> Endpoint:
         listener = await listen(self._door.host, 0, self._door.token, self._peer, self._refuse)
         first = await self._arrive()
-        self._tasks = [asyncio.create_task(work) for work in (self._listen(first), self._speak(), self._beat())]
-        for task in self._tasks:
-            task.add_done_callback(_end_process)
+        self._tasks = [asyncio.create_task(_or_end(work)) for work in (self._listen(first), self._speak(), self._beat())]
         return listener.endpoint
 
     async def _arrive(self) -> Connection:
@@ -141,8 +161,8 @@ class Session:
                 await asyncio.sleep(_RETRY_S)
                 try:
                     connection = await self._connect()
-                except (PeerError, ConfigError) as error:
-                    self._journal.write(Refused(peer="coordinator", why=str(error)))
+                except PeerError:
+                    pass  # still away: members train on without it, and come back to it
             if self._join is not None:
                 self._outbox.put_nowait(self._join())
 
@@ -155,8 +175,8 @@ class Session:
                 inbox.pushed(roster)
             case Stop():
                 inbox.stop_asked()
-            case Refuse(why=why):
-                inbox.refused(why)
+            case Refuse(why=why, is_lost=is_lost):
+                inbox.refused(why, is_lost)
             case _:
                 self._journal.write(Refused(peer="coordinator", why=f"sent {type(message).__name__}"))
 

@@ -144,8 +144,7 @@ class Step:
         result = self._driver.partials.publish()
         self.loss = result.loss
         self.committed = True
-        attendance = self._driver.attendance
-        self.reporter = attendance.reporter == attendance.me
+        self.reporter = commit.reporter == self._driver.attendance.me
         self._note(
             Committed(
                 step=commit.step,
