@@ -25,8 +25,12 @@ lint: setup
 test: lint
 	$(BIN)/pytest
 
-test-all: lint
-	$(BIN)/pytest --all
+test-all: test
+	$(BIN)/python -m regrow.sim --seeds 0:100000 --jobs 2 --faults 20
+	$(BIN)/python tests/process/soak.py --kills 200
+
+soak: setup
+	$(BIN)/python tests/process/soak.py --kills 200
 
 bench: setup
 	$(BIN)/python benchmarks/stall.py
