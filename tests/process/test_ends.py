@@ -27,14 +27,6 @@ def under_way(run: Run, steps: int = 2) -> None:
     assert run.process.poll() is None, run.story()
 
 
-def seated(run: Run, member: str) -> Callable[[], bool]:
-    return lambda: any(str(seat.member) == member for _, made in run.facts(RosterMade) for seat in made.seats)
-
-
-def gone(run: Run, member: str) -> Callable[[], bool]:
-    return lambda: any(str(exited.member) == member for _, exited in run.facts(WorkerExited))
-
-
 def prove_stopped(run: Run, digests: list[str], members: set[str]) -> None:
     """These members, and nobody else, ended at one step, with the digest of a job of one after so many steps."""
     departed = {who: fact for who, fact in run.facts(Departed) if fact.fault is None}
@@ -102,7 +94,7 @@ def test_kill_9_of_the_launcher_while_a_joiner_starts_leaves_nothing(start: Call
     (warm,) = run.warm_pids()
     os.kill(warm, signal.SIGSTOP)  # the order to start the joiner lies before it, unread, when the launcher dies
     os.kill(run.pids()["r1.0"], signal.SIGKILL)
-    wait_for(gone(run, "r1.0"), "the agent to see the death")
+    wait_for((run.folder / "output" / "r1.1.log").exists, "the order to be given")
     run.kill()
     os.kill(warm, signal.SIGCONT)
     run.wait_nothing_left(sockets)
@@ -150,7 +142,7 @@ def test_sigterm_stops_all_at_one_boundary(start: Callable[..., Run], digests: l
 
 def test_the_second_ctrl_c_ends_a_job_that_cannot_reach_its_boundary(start: Callable[..., Run]) -> None:
     run = start("--replicas", "2", "--fault", "r1:reduce:step=3:hang", script_args=("--child",))
-    under_way(run)
+    under_way(run, steps=3)  # there is no boundary any more at which the first Ctrl-C could end it
     sockets = run.listening()
     run.interrupt()
     wait_for(lambda: "once more stops at once" in run.output, "the first Ctrl-C to be answered")
@@ -163,7 +155,7 @@ def test_the_second_ctrl_c_ends_a_job_that_cannot_reach_its_boundary(start: Call
     run.wait_nothing_left(sockets)
 
 
-def test_a_script_stops_its_job_everywhere_at_the_same_step(start: Callable[..., Run], digests: list[str]) -> None:
+def test_one_replica_stops_the_job_everywhere_at_the_same_step(start: Callable[..., Run], digests: list[str]) -> None:
     run = start("--replicas", "3", script_args=("--stop-at", "4", "--child"))
     assert run.wait() == 0, run.story()
     prove_stopped(run, digests, {"r0.0", "r1.0", "r2.0"})
