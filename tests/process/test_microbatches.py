@@ -18,8 +18,8 @@ def test_a_kill_in_the_second_microbatch_of_a_lane(start: Callable[..., Run], re
         "r1:backward:step=3:nth=2:SIGKILL",
         script_args=("--microbatches", "2", "--hold", "5:3"),
     )
-    run.wait()
     expected = alone("--microbatches", "2")
+    run.wait()
     assert expected != reference, "one microbatch a lane trains alike: this test would prove nothing"
     prove(run, expected, deaths=Counter({"r1": 1}), microbatches=2)
     rows = (run.folder / "used-r1.0.txt").read_text().splitlines()
