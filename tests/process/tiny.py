@@ -62,20 +62,21 @@ def main() -> None:
         optimizer.zero_grad()
         schedule.step()
         if args.hold and step.index >= int(args.hold.split(":")[0]):
-            wait_for_strength(int(args.hold.split(":")[1]))
+            wait_for_strength(int(args.hold.split(":")[1]), step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)
 
     print(f"digest {job.digest()}", flush=True)
 
 
-def wait_for_strength(members: int) -> None:
-    """Wait until everyone lost is back; but not while there is a newer roster to enter, which needs this process."""
+def wait_for_strength(members: int, step: int) -> None:
+    """Wait until everyone lost is back; but not while a roster is still to be entered, which needs this process."""
     me = f"{os.environ['REGROW_REPLICA']}.{os.environ['REGROW_INCARNATION']}"
     deadline = time.monotonic() + 60
     while True:
         made, adopted = facts("coordinator", "RosterMade")[-1], facts(me, "RosterAdopted")[-1]
-        if len(made["seats"]) == members or made["version"] > adopted["version"]:
+        is_entered = made["version"] == adopted["version"] and adopted["step"] <= step
+        if len(made["seats"]) == members or not is_entered:
             return
         if time.monotonic() > deadline:
             raise TimeoutError(f"no roster of {members} members")

@@ -20,7 +20,7 @@ from regrow.core.records import (
     Committed,
     Departed,
     Fact,
-    GroupsAborted,
+    Gap,
     JobOpened,
     LaneComputed,
     RosterAdopted,
@@ -88,8 +88,9 @@ class Ledger:
                 return self._departed(who, fact)
             case WorkerRaised(kind=kind) if kind.rpartition(".")[2] in ("PeerError", "Invariant"):
                 return [_broken("own-fault", f"{fact.member} ended because of {kind}", (who, fact))]
-            case GroupsAborted() | _:
-                pass
+            case Gap():
+                self.incomplete.add(who)
+                self._life(who).next_step = None
         return []
 
     def settle(self) -> list[Violation]:

@@ -392,7 +392,10 @@ class Membership:
             return self._make(staying, cause, why)
         if self._ending:
             return self._finish()
-        return self._end("state-lost", f"every member of roster {roster.version} is lost, the last because {why}")
+        # Exceptions of the script are the script's failure, though the state is lost with them.
+        raised = any(other.member in roster.members for _, other in self._raised)
+        outcome = "failed" if raised else "state-lost"
+        return self._end(outcome, f"every member of roster {roster.version} is lost, the last because {why}")
 
     def _never_entered(self, member: Member) -> bool:
         presence = self._present.get(member)

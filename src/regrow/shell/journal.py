@@ -169,7 +169,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     lines: list[Line]
     incomplete: bool
-    """The beginning was rotated away, or a part in the middle is missing."""
+    """The beginning was rotated away, a part in the middle is missing, or the end is torn."""
 
 
 def read(folder: Path) -> Iterator[Account]:
@@ -217,7 +217,8 @@ def _read_one(path: Path) -> Account:
                     )
                 damaged = None
                 lines.append(line)
-    return Account(who=path.name.removesuffix(_SUFFIX), lines=lines, incomplete=incomplete)
+    # A torn last line: a kill in the middle of a write, or a disk that stayed full and swallowed more than this one.
+    return Account(who=path.name.removesuffix(_SUFFIX), lines=lines, incomplete=incomplete or damaged is not None)
 
 
 def _open_parts(path: Path, stack: contextlib.ExitStack) -> tuple[list[BinaryIO], bool]:
