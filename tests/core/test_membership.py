@@ -317,6 +317,14 @@ def test_what_a_joiner_cannot_do_does_not_end_a_healthy_job() -> None:
     assert desk.hears(raised(Member("r1", 1), scope="job")) == [], "it is lost once"
 
 
+def test_two_joiners_that_raise_alike_do_not_end_a_healthy_job() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    desk.sees_dead(C)
+    assert desk.hears(raised(Member("r1", 1)), raised(Member("r2", 1))) == []
+    assert isinstance(desk.sees_dead(Member("r1", 1))[-1], Start), "it may try again, within its budget"
+
+
 def test_the_same_error_long_ago_does_not_count() -> None:
     desk = Desk().founded()
     desk.hears(raised(A))

@@ -20,12 +20,13 @@ from regrow.agent.exits import Exit, describe, exit_code
 from regrow.agent.reaper import Reaper
 from regrow.agent.relay import Output
 from regrow.agent.terminal import Terminal
-from regrow.agent.warm_parent import Answer, Order, WarmConfig, WarmParent
+from regrow.agent.warm_parent import WarmConfig, WarmParent
 from regrow.core.errors import ConfigError, InfraError, Invariant
 from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
+from regrow.shell.orders import Answer, Order
 
 _CLOSE_S = 10.0
 _RETRY_S = 0.02

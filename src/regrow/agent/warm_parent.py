@@ -9,15 +9,13 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
 from regrow.agent.exits import describe
 from regrow.agent.reaper import Reaper
 from regrow.core.errors import ConfigError, InfraError
-
-_PACKET_BYTES = 1 << 20
+from regrow.shell.orders import PACKET_BYTES, Answer, Order
 
 
 class WarmConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,23 +25,6 @@ class WarmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """module:function that a worker calls with the script and its arguments."""
     imports: tuple[str, ...] = ("torch", "torch.optim", "torch._dynamo")
     """Imported once, before any worker exists. Without torch._dynamo a worker's first optimizer takes a second longer."""
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    do: Literal["launch", "remember", "forget"]
-    pid: int = 0
-    member: str = ""
-    environ: dict[str, str] = {}
-    cwd: str = ""
-    script: str = ""
-    argv: tuple[str, ...] = ()
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    what: Literal["ready", "started", "failed"]
-    member: str = ""
-    pid: int = 0
-    why: str = ""
 
 
 class WarmParent:
@@ -60,7 +41,7 @@ class WarmParent:
         """Done once its process has ended."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
-        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PACKET_BYTES)
+        self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
         command = [sys.executable, "-P", "-m", "regrow.worker.warm", str(theirs.fileno()), str(os.getpid())]
         # Strings hash alike in every replica, and numpy's OpenBLAS starts no threads: a process with threads must not fork.
         environ = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
@@ -92,7 +73,7 @@ class WarmParent:
         try:
             self._control.sendmsg([packet], rights)
         except OSError as error:
-            if error.errno == errno.EMSGSIZE or len(packet) > _PACKET_BYTES:
+            if error.errno == errno.EMSGSIZE or len(packet) > PACKET_BYTES:
                 raise ConfigError(f"the script's arguments take {len(packet)} bytes: pass them in a file") from error
             raise BrokenPipeError(str(error)) from error
 
@@ -100,7 +81,7 @@ class WarmParent:
         """Every answer that has arrived."""
         while self.is_open:
             try:
-                packet = self._control.recv(_PACKET_BYTES)
+                packet = self._control.recv(PACKET_BYTES)
             except BlockingIOError:
                 return
             except ConnectionResetError:

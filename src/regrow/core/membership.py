@@ -37,6 +37,7 @@ from regrow.core.messages import (
     StatelessFound,
     Stop,
 )
+from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version, compose
 
 
@@ -79,7 +80,7 @@ class Membership:
         self._gone: set[Member] = set()
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
-        self._raised: list[tuple[float, Raised]] = []
+        self._raises = Raises(config.budget.window_s)
         self._budget = Budget(config.budget)
         self._contract: Contract | None = None
         self._lanes = config.lanes or (saved.lanes if saved else None)
@@ -218,20 +219,12 @@ class Membership:
         return [Lost(replica=replica, why=why)]
 
     def _raise(self, now: float, raised: Raised) -> list[MembershipEffect]:
-        member = raised.member
-        recent = [other for at, other in self._raised if now - at < self._config.budget.window_s]
-        self._raised.append((now, raised))
-        # What a joiner cannot do, those who train do without: a healthy job does not end for it.
-        is_joiner = self.roster is not None and ((p := self._present.get(member)) is None or p.entered == NO_VERSION)
-        if raised.scope == "replica" or (raised.scope == "job" and is_joiner):
-            return self._lose(member.replica, f"{member} raised {raised.kind}")
-        if raised.scope == "job":
-            return self._end("failed", f"{member} raised {raised.kind}, which no other replica can mend")
-        for other in recent:
-            same = (other.kind, other.place) == (raised.kind, raised.place)
-            if same and other.member.replica != member.replica:
-                where = f"{raised.kind} at {raised.place} was raised by {other.member} and by {member}"
-                return self._end("failed", f"{where}: an error in the script, not in a machine")
+        is_joiner = self.roster is not None and self._is_joiner(raised.member)
+        match self._raises.judge(now, raised, is_joiner):
+            case ReplicaUnfit(why=why):
+                return self._lose(raised.member.replica, why)
+            case ScriptBroken(why=why):
+                return self._end("failed", why)
         return []
 
     def _end_begins(self) -> list[MembershipEffect]:
@@ -301,7 +294,7 @@ class Membership:
 
     def _hopeless(self) -> bool:
         """A script that raised before any state existed, with nobody else to show that it can run."""
-        return self.roster is None and len(self._config.replicas) == 1 and bool(self._raised)
+        return self.roster is None and len(self._config.replicas) == 1 and self._raises.first is not None
 
     def _expire(self, now: float) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
@@ -384,7 +377,7 @@ class Membership:
             return []
         staying = {member for member in roster.members if member not in self._gone}
         staying = {m for m in staying if (p := self._present.get(m)) is None or p.left is None}
-        if self._ending and staying and all(self._never_entered(member) for member in staying):
+        if self._ending and staying and all(self._is_joiner(member) for member in staying):
             # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
             self._gone |= staying
             return [Kill(member=member, why="the job is ending") for member in sorted(staying)]
@@ -393,13 +386,13 @@ class Membership:
         if self._ending:
             return self._finish()
         # Exceptions of the script are the script's failure, though the state is lost with them.
-        raised = any(other.member in roster.members for _, other in self._raised)
-        outcome = "failed" if raised else "state-lost"
+        outcome = "failed" if self._raises.came_from(roster.members) else "state-lost"
         return self._end(outcome, f"every member of roster {roster.version} is lost, the last because {why}")
 
-    def _never_entered(self, member: Member) -> bool:
+    def _is_joiner(self, member: Member) -> bool:
+        """Present or on its way, and it has never entered a roster."""
         presence = self._present.get(member)
-        return presence is not None and presence.entered == NO_VERSION
+        return presence.entered == NO_VERSION if presence else self.roster is None or self.roster.seat(member) is None
 
     def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
         self._n += 1
@@ -440,4 +433,4 @@ class Membership:
 
     def _end(self, outcome: str, why: str) -> list[MembershipEffect]:
         self._over = True
-        return [End(outcome=outcome, why=why, first=self._raised[0][1] if self._raised else None)]
+        return [End(outcome=outcome, why=why, first=self._raises.first)]

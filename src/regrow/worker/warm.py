@@ -10,8 +10,6 @@ JSON. ENTRY is `module:function`, called as function(script, argv) -> exit code;
   subreaper), so that this process's death hurts no worker and the agent sees every exit itself.
 - End of file on FD means that the agent died, however it died: every worker's process group is killed. It reaps none
   of them, they are not its children.
-
-The agent's view of Order and Answer is in regrow.agent.warm_parent; neither room imports the other.
 """
 
 import atexit
@@ -27,35 +25,17 @@ import sys
 import threading
 import traceback
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 import msgspec
 
+from regrow.shell.orders import PACKET_BYTES, Answer, Order
+
 _PR_SET_PDEATHSIG = 1
-_PACKET_BYTES = 1 << 20
 _BROKEN = 70
 """Exit code of a worker that failed before or after the script (EX_SOFTWARE)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent asks for. A launch comes with two descriptors: the worker's stdout and stderr."""
-
-    do: Literal["launch", "remember", "forget"]
-    pid: int = 0
-    member: str = ""
-    environ: dict[str, str] = {}
-    cwd: str = ""
-    script: str = ""
-    argv: tuple[str, ...] = ()
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    what: Literal["ready", "started", "failed"]
-    member: str = ""
-    pid: int = 0
-    why: str = ""
 
 
 def main() -> NoReturn:
@@ -97,7 +77,7 @@ class _WarmParent:
     def serve(self) -> None:
         """Carry out orders until the agent is gone."""
         while True:
-            packet, fds, _, _ = socket.recv_fds(self._control, _PACKET_BYTES, 2)
+            packet, fds, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 2)
             if not packet:
                 return
             order = msgspec.json.decode(packet, type=Order)
