@@ -78,3 +78,11 @@ def test_an_undisturbed_run_equals_the_script_alone(start: Callable[..., Run], r
     run.wait()
     prove(run, reference, deaths=Counter())
     assert len(run.digests()) == 4
+
+
+def test_a_death_after_the_last_step_is_told_and_spoils_nothing(start: Callable[..., Run], reference: str) -> None:
+    run = start("--replicas", "3", "--fault", "r1:after:SIGKILL")
+    assert run.wait() == 1
+    assert "r1.0 killed by SIGKILL after its last step" in run.output
+    prove(run, reference, deaths=Counter(["r1"]))
+    assert len(run.digests()) == 2

@@ -93,7 +93,7 @@ def run(
     \b
     Exit codes:
       0    the job finished
-      1    the job failed: the script raised, or no replica may be restarted
+      1    the job failed: the script raised, no replica may be restarted, or one died after its last step
       2    wrong usage: a flag, the script's path or the run directory
       3    every replica was lost, and the training state with them
       4    the machine refused: disk, port, processes
