@@ -16,11 +16,10 @@ from regrow.core.messages import Raised
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import arm, faultpoint
 from regrow.worker import job
-from regrow.worker.job import Place
+from regrow.worker.job import FLUSH_S, Place
 
 NEVER_JOINED_CODE = 64
 ENDED_EARLY_CODE = 65
-_FLUSH_S = 5.0
 
 place: Place | None = None
 """This worker's place in its job; None in a script that was started alone."""
@@ -44,7 +43,7 @@ def run_script(script: str, argv: list[str]) -> int:
     except BaseException as error:  # the edge of the process: whatever the script raised is recorded and reported
         _report(place, error, script)
         code = 1
-    place.session.flush(_FLUSH_S)
+    place.session.flush(FLUSH_S)
     return code
 
 

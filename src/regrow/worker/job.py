@@ -29,6 +29,7 @@ from regrow.worker.solo import ME, SoloLink, founding
 from regrow.worker.step import Step
 
 DEFAULT_LANES = 8
+FLUSH_S = 5.0
 UNSEATED_CODE = 66
 """Exit code of a worker that the others went on without."""
 
@@ -165,6 +166,9 @@ class Job:
                 if first.fault is not None:
                     self._fail(first)
                 self._ended = True
+                if self.place is not None:
+                    # Whatever becomes of this process from here on happens after its last step, and is told so.
+                    self.place.session.flush(FLUSH_S)
                 self._note(Departed(step=driver.attendance.step, why=first.why, fault=None, digest=self.digest()))
                 faultpoint("after")
                 return
