@@ -67,7 +67,8 @@ def soak(kills: int, seed: int, folder: Path, reference: str) -> int:
             for _, fact in run.facts(WorkerExited)
             if not fact.clean and not fact.how.startswith("was ended")
         )
-        prove(run, reference, deaths=exits, steps=STEPS)
+        # A replica that is killed after its last step may leave what the script does there undone: that is exit code 1.
+        prove(run, reference, deaths=exits, steps=STEPS, code=1 if "after its last step" in run.output else 0)
         done += exits.total()
         print(f"job {number}: {replicas} replicas, {exits.total()} of {died.total()} hits, {done} kills so far", flush=True)
         number += 1

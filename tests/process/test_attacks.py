@@ -84,5 +84,5 @@ def test_a_death_after_the_last_step_is_told_and_spoils_nothing(start: Callable[
     run = start("--replicas", "3", "--fault", "r1:after:SIGKILL")
     assert run.wait() == 1
     assert "r1.0 killed by SIGKILL after its last step" in run.output
-    prove(run, reference, deaths=Counter(["r1"]))
+    prove(run, reference, deaths=Counter(["r1"]), code=1)
     assert len(run.digests()) == 2
