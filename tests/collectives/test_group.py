@@ -11,7 +11,9 @@ from board import Board
 from circle import formed, together
 
 from regrow.collectives.group import GlooGroup, Group, Solo, form
+from regrow.collectives.proof import prove
 from regrow.core.errors import InfraError, PeerError
+from regrow.wire.handshake import Key
 
 
 def census() -> tuple[int, int]:
@@ -178,3 +180,49 @@ def test_failed_formations_leave_no_files_and_no_threads() -> None:
     for _ in range(60):
         errors.append(failure(lambda: form(Deaf(), 0, 2, "127.0.0.1", 1)))
     assert not grown(before)
+
+
+def proven(group: Group, token: str, about: str = "1.1") -> str:
+    """What the proof says: nothing, or why not."""
+    try:
+        prove(group, Key(token), about)
+    except PeerError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_members_of_one_job_prove_themselves_and_go_on(size: int) -> None:
+    groups = formed(size)
+    assert together(size, lambda rank: proven(groups[rank], "ab" * 32)) == [""] * size
+    rows = [bytes([rank]) for rank in range(size)]
+    assert together(size, lambda rank: groups[rank].gather(rows[rank])) == [rows] * size
+    for group in groups:
+        group.close()
+
+
+def test_a_stranger_in_a_group_is_found_by_everyone_and_breaks_it() -> None:
+    groups = formed(3)
+    words = together(3, lambda rank: proven(groups[rank], "ab" * 32 if rank != 1 else "cd" * 32))
+    assert "rank 1 of 3 did not prove that it knows the job's token" in words[0], words
+    assert all(words), words
+    for group in groups:
+        failure(lambda group=group: group.gather(b"x"))
+        group.close()
+
+
+def test_a_member_of_another_roster_is_a_stranger() -> None:
+    groups = formed(2)
+    assert all(together(2, lambda rank: proven(groups[rank], "ab" * 32, about=f"1.{rank}")))
+    for group in groups:
+        group.close()
+
+
+def test_a_members_own_proof_cannot_be_reflected_to_it() -> None:
+    class Mirror(Solo):
+        size = 2
+
+        def gather(self, row: bytes) -> list[bytes]:
+            return [row, row]
+
+    assert "rank 1 of 2 did not prove" in proven(Mirror(), "ab" * 32)

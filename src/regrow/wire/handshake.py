@@ -46,8 +46,8 @@ class Key:
     def __repr__(self) -> str:
         return "Key(hidden)"
 
-    def proof(self, role: bytes, server_nonce: bytes, client_nonce: bytes, name: str) -> bytes:
-        return hmac.digest(self._secret, role + server_nonce + client_nonce + name.encode(), hashlib.sha256)
+    def proof(self, role: bytes, nonces: bytes, name: str) -> bytes:
+        return hmac.digest(self._secret, role + nonces + name.encode(), hashlib.sha256)
 
 
 class Admitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,11 +89,11 @@ class Host:
             return _turned(f"its nonce has {len(hello.nonce)} bytes, not {NONCE_BYTES}")
         if not (0 < len(hello.name) <= NAME_CHARS and hello.name.isprintable()):
             return _turned(f"its name is not 1 to {NAME_CHARS} printable characters")
-        if not hmac.compare_digest(hello.proof, self._key.proof(b"client", self._nonce, hello.nonce, hello.name)):
+        if not hmac.compare_digest(hello.proof, self._key.proof(b"client", self._nonce + hello.nonce, hello.name)):
             return _turned(
                 "does not know this job's token: start it with `regrow run` or give it the token in this job's run directory"
             )
-        proof = self._key.proof(b"server", self._nonce, hello.nonce, hello.name)
+        proof = self._key.proof(b"server", self._nonce + hello.nonce, hello.name)
         return Admitted(name=hello.name, welcome=Welcome(proof=proof))
 
 
@@ -124,7 +124,7 @@ class Guest:
         if not isinstance(challenge, Challenge) or len(challenge.nonce) != NONCE_BYTES:
             raise Violation(f"garbled: no valid Challenge but a {type(challenge).__name__}")
         self._server_nonce = challenge.nonce
-        proof = self._key.proof(b"client", self._server_nonce, self._nonce, self._name)
+        proof = self._key.proof(b"client", self._server_nonce + self._nonce, self._name)
         return Hello(protocol=PROTOCOL, name=self._name, nonce=self._nonce, proof=proof)
 
     def settle(self, payload: bytes) -> None:
@@ -134,7 +134,7 @@ class Guest:
             raise ConfigError(quoted(verdict.why))
         if not isinstance(verdict, Welcome):
             raise Violation(f"garbled: a {type(verdict).__name__} where a Welcome belongs")
-        expected = self._key.proof(b"server", self._server_nonce, self._nonce, self._name)
+        expected = self._key.proof(b"server", self._server_nonce + self._nonce, self._name)
         if not hmac.compare_digest(verdict.proof, expected):
             raise ConfigError(
                 "it does not know this job's token: another job listens there; check the coordinator's address"

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from regrow.collectives.group import Group, Solo, form
+from regrow.collectives.proof import prove
 from regrow.core.effects import Abort, Fetch, Form, Immediate, Serve, Tell
 from regrow.core.errors import PeerError
 from regrow.core.events import Event, FormationFailed, Formed
@@ -17,6 +18,7 @@ from regrow.core.roster import Roster, Version
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
+from regrow.wire.handshake import Key
 from regrow.wire.tcp import Connection, connect
 from regrow.worker.healing import Received, fetch
 from regrow.worker.session import Session, end_process
@@ -29,6 +31,7 @@ _CONNECT_S = 10.0
 class Mesh:
     def __init__(self, door: WorkerDoor, session: Session, journal: Journal, notify: Callable[[Event], None]) -> None:
         self._door = door
+        self._key = Key(door.token)
         self._session = session
         self._journal = journal
         self._notify = notify
@@ -92,6 +95,15 @@ class Mesh:
             group: Group = Solo()
             if len(roster.seats) > 1:
                 group = form(meeting, roster.index(me), len(roster.seats), self._door.host, _FORM_S)
+            with self._lock:
+                superseded = version not in self._meetings
+                if not superseded:
+                    self._groups[version] = group  # so that a newer roster can break it while its members prove themselves
+            if superseded:
+                group.abort()
+                group.close()
+                return
+            prove(group, self._key, str(version))
         except PeerError as error:
             self._journal.write(GroupsBroke(version=version, why=str(error)))
             self._notify(FormationFailed(version=version, why=str(error)))
@@ -100,14 +112,6 @@ class Mesh:
             end_process()
         finally:
             meeting.abandon()
-        with self._lock:
-            superseded = version not in self._meetings
-            if not superseded:
-                self._groups[version] = group
-        if superseded:
-            group.abort()
-            group.close()
-            return
         self._journal.write(GroupsFormed(version=version))
         self._notify(Formed(version=version))
 
