@@ -87,6 +87,16 @@ def test_kill_9_of_the_launcher_leaves_nothing(start: Callable[..., Run]) -> Non
     assert run.check().returncode == 0
 
 
+def test_kill_9_of_the_launcher_leaves_nothing_that_left_its_workers_session(start: Callable[..., Run]) -> None:
+    run = start("--replicas", "2", script_args=(*ENDLESS, "--stray"))
+    under_way(run)
+    workers = set(run.pids().values())
+    strays = [pid for pid in run.processes() if os.getsid(pid) not in {*workers, os.getsid(run.process.pid)}]
+    assert len(strays) == 5, run.processes()  # two of each worker, and the warm parent
+    run.kill()
+    run.wait_nothing_left({})
+
+
 def test_kill_9_of_the_launcher_while_a_joiner_starts_leaves_nothing(start: Callable[..., Run]) -> None:
     run = start("--replicas", "2", script_args=ENDLESS)
     under_way(run)

@@ -6,6 +6,7 @@ Writes the samples it was handed to used-<member>.txt in the run directory, so t
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,6 +37,7 @@ def main() -> None:
     parser.add_argument("--trail", action="store_true", help="print the digest at every step")
     parser.add_argument("--no-log", action="store_true", help="do not write down which samples were used")
     parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
+    parser.add_argument("--stray", action="store_true", help="start processes in sessions of their own, as a daemon does")
     args = parser.parse_args()
 
     job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=5)
@@ -47,6 +49,8 @@ def main() -> None:
     log = (lambda text: None) if args.no_log else open_log()
     if args.child:
         subprocess.Popen([sys.executable, "-c", "import signal\nwhile True: signal.pause()"])
+    if args.stray:
+        start_strays()
 
     for step in job.steps(args.steps, data):
         if step.index == args.stop_at and os.environ.get("REGROW_REPLICA", "r1") == "r1":
@@ -67,6 +71,16 @@ def main() -> None:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)
 
     print(f"digest {job.digest()}", flush=True)
+
+
+def start_strays() -> None:
+    """One that is another program, one that is a fork of this one: neither is in this process's group or session."""
+    pause = "import signal\nwhile True: signal.pause()"
+    subprocess.Popen([sys.executable, "-c", pause], start_new_session=True)
+    if os.fork() == 0:
+        os.setsid()
+        while True:
+            signal.pause()
 
 
 def wait_for_strength(members: int, step: int) -> None:

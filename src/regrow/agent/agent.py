@@ -9,6 +9,7 @@ with it, and only then is its end reported: nothing of it can speak any more.
 import asyncio
 import contextlib
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Callable
@@ -76,6 +77,7 @@ class Agent:
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
+        self._mark = secrets.token_hex(8)
         self._warm: WarmParent | None = None
         self._parents: list[WarmParent] = []
         """This one, and dead ones whose last workers may still have to say that they run."""
@@ -140,7 +142,7 @@ class Agent:
     # Starting
 
     def _heat(self) -> WarmParent:
-        warm = WarmParent(self._config.warm, self._loop, self._reaper, self._answered)
+        warm = WarmParent(self._config.warm, self._mark, self._loop, self._reaper, self._answered)
         self._warm = warm
         self._parents = [parent for parent in self._parents if parent.is_open] + [warm]
         warm.ready.add_done_callback(lambda ready: self._became_ready(warm) if not ready.exception() else None)

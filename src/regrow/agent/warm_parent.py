@@ -28,10 +28,18 @@ class WarmConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WarmParent:
-    """One process. A dead one is replaced by a new object; the old one still hears what its last workers say."""
+    """One process. A dead one is replaced by a new object; the old one still hears what its last workers say.
+
+    `mark` is in the environment of everything it starts, directly or not: by it, it finds what must not outlive the agent.
+    """
 
     def __init__(
-        self, config: WarmConfig, loop: asyncio.AbstractEventLoop, reaper: Reaper, answered: Callable[[Answer], None]
+        self,
+        config: WarmConfig,
+        mark: str,
+        loop: asyncio.AbstractEventLoop,
+        reaper: Reaper,
+        answered: Callable[[Answer], None],
     ) -> None:
         self._loop = loop
         self._answered = answered
@@ -44,7 +52,7 @@ class WarmParent:
         self._control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, PACKET_BYTES)
         command = [sys.executable, "-P", "-m", "regrow.worker.warm", str(theirs.fileno()), str(os.getpid())]
         # Strings hash alike in every replica, and numpy's OpenBLAS starts no threads: a process with threads must not fork.
-        environ = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
+        environ = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "REGROW_JOB": mark}
         with theirs:
             try:
                 self._process = subprocess.Popen(

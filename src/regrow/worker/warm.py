@@ -1,6 +1,6 @@
 """The warm parent: has torch imported, forks workers on request, and sweeps them up when the agent is gone.
 
-    python -P -m regrow.worker.warm FD AGENT_PID ENTRY [MODULE...]
+    REGROW_JOB=... python -P -m regrow.worker.warm FD AGENT_PID ENTRY [MODULE...]
 
 FD is one end of a SOCK_SEQPACKET pair whose other end only the agent holds; one packet is one Order or one Answer, as
 JSON. ENTRY is `module:function`, called as function(script, argv) -> exit code; the MODULEs are imported beforehand.
@@ -8,8 +8,9 @@ JSON. ENTRY is `module:function`, called as function(script, argv) -> exit code;
 - It runs no tensor operation and has one thread: a child forked from a process with more of either may hang.
 - It forks twice, and the one in between exits at once: the worker is then the agent's own child (the agent is a
   subreaper), so that this process's death hurts no worker and the agent sees every exit itself.
-- End of file on FD means that the agent died, however it died: every worker's process group is killed. It reaps none
-  of them, they are not its children.
+- End of file on FD means that the agent died, however it died: every worker's process group is killed, and then every
+  process that was started in this one's environment: what a worker started outside its group still carries REGROW_JOB.
+  It reaps none of them, they are not its children.
 """
 
 import atexit
@@ -92,6 +93,12 @@ class _WarmParent:
         for pid in self._workers:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
+        killed: set[int] = set()
+        while strays := _of_job(os.environ["REGROW_JOB"]) - killed:  # again: one may have started another while we looked
+            killed |= strays
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
 
     def _launch(self, order: Order, fds: list[int]) -> None:
         heard, told = os.pipe()
@@ -163,6 +170,18 @@ class _WarmParent:
             os.close(exit_seen)
         _die_with_parent(signal.SIGKILL)
         return os.getppid() == self._agent_pid
+
+
+def _of_job(job: str) -> set[int]:
+    """Other living processes that were started with this job's mark."""
+    mark = f"REGROW_JOB={job}".encode()
+    found: set[int] = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != os.getpid():
+            with contextlib.suppress(OSError):  # gone meanwhile, or another user's
+                if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
+                    found.add(int(entry))
+    return found
 
 
 def _die_with_parent(signal_number: int) -> None:
