@@ -28,6 +28,7 @@ from regrow.core.roster import Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 from regrow.shell.orders import Answer, Order
+from regrow.shell.stamp import Page
 
 _CLOSE_S = 10.0
 _RETRY_S = 0.02
@@ -53,6 +54,8 @@ class _Worker(msgspec.Struct, kw_only=True):
     """Set while the delay runs."""
     output: Output | None = None
     """Set once an order to launch it has gone out."""
+    page: Page | None = None
+    """Where it says how far it is; made and handed over with the order."""
     pid: int | None = None
     """Set once it runs."""
     doom: str | None = None
@@ -192,6 +195,7 @@ class Agent:
         try:
             prefix = f"[{member.replica}] "
             worker.output = Output(self._config.output / f"{member}.log", prefix, self._loop, self._terminal)
+            worker.page = worker.page or Page(str(member))
         except OSError as error:
             self._gone(worker, f"could not be started: {error}", None)
             return
@@ -204,7 +208,7 @@ class Agent:
             argv=self._config.argv,
         )
         try:
-            warm.order(order, worker.output.writers)
+            warm.order(order, [*worker.output.writers, worker.page.fd])
         except BrokenPipeError:
             # It has just died, or has a queue of orders: the order never reached it, so this is still the first start.
             output, worker.output = worker.output, None
@@ -265,8 +269,12 @@ class Agent:
             worker.timer.cancel()
         pid = worker.pid or 0
         cause = f"died-{worker.member}"
-        self._journal.write(WorkerExited(member=worker.member, pid=pid, how=how, clean=code == 0, cause=cause))
-        self._report(Exit(member=worker.member, how=how, clean=code == 0, code=code))
+        stamped = worker.page.read() if worker.page is not None else None
+        place = stamped.place if stamped is not None else None
+        self._journal.write(WorkerExited(member=worker.member, pid=pid, how=how, clean=code == 0, cause=cause, place=place))
+        self._report(Exit(member=worker.member, how=how, clean=code == 0, code=code, place=place))
+        if worker.page is not None:
+            worker.page.close()
         if worker.output is not None:
             worker.output.drain()
             if worker.output.is_open and worker.pid is not None:

@@ -5,6 +5,7 @@ import signal
 
 import msgspec
 
+from regrow.core.progress import Place
 from regrow.core.roster import Member
 
 NEVER_JOINED = 64
@@ -27,6 +28,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     clean: bool
     code: int | None
     """None when a signal ended it, or when it never ran."""
+    place: Place | None = None
+    """Where it was last seen, by its own stamp; None when it never got to one."""
 
 
 def describe(status: int) -> str:

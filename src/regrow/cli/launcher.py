@@ -171,7 +171,7 @@ class Launcher:
         else:
             if not exit.clean:
                 self._terminal.say(f"{exit.member} {exit.how}")
-            self._server.died(exit.member, exit.how, exit.clean)
+            self._server.died(exit.member, exit.how, exit.clean, exit.place)
 
     def _noticed(self, notice: Made | Lost) -> None:
         if isinstance(notice, Lost):

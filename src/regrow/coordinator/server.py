@@ -20,6 +20,7 @@ from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import FromMember, Join, Raised, Refuse, ToMember
+from regrow.core.progress import Place
 from regrow.core.records import JobEnded, Refused, ReplicaLost, RosterMade, SeatTaken, WorkerRaised
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.journal import Journal
@@ -87,14 +88,15 @@ class Server:
             raise InfraError("the run directory cannot be written: free space, or choose another --run-dir")
         self._spawn(self._tick())
 
-    def died(self, member: Member, how: str, clean: bool) -> None:
+    def died(self, member: Member, how: str, clean: bool, place: Place | None = None) -> None:
         """Proven by the agent. What the worker said before counts first: an exception explains its exit."""
         self._dead.add(member)
         line = self._lines.get(member)
+        died = Died(now=_now(), member=member, how=how, clean=clean, place=place)
         if line is None:
-            self._feed(Died(now=_now(), member=member, how=how, clean=clean))
+            self._feed(died)
         else:
-            self._spawn(self._bury(line, Died(now=_now(), member=member, how=how, clean=clean)))
+            self._spawn(self._bury(line, died))
 
     @property
     def is_founded(self) -> bool:

@@ -3,6 +3,7 @@
 import msgspec
 
 from regrow.core.messages import FromMember
+from regrow.core.progress import Place
 from regrow.core.roster import Member
 
 
@@ -27,6 +28,8 @@ class Died(msgspec.Struct, frozen=True, kw_only=True):
     how: str
     clean: bool
     """Exit code 0."""
+    place: Place | None = None
+    """Where it was, by its own last stamp."""
 
 
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ measuring phases on one machine.
 import msgspec
 
 from regrow.core.lanes import Node
+from regrow.core.progress import Place
 from regrow.core.roster import Member, Version
 
 
@@ -48,6 +49,8 @@ class WorkerExited(_Fact, frozen=True, kw_only=True):
     how: str
     clean: bool
     cause: str
+    place: Place | None = None
+    """Where it was, by its own last stamp."""
 
 
 class WorkerRaised(_Fact, frozen=True, kw_only=True):

@@ -9,6 +9,8 @@ from regrow.core.errors import ConfigError
 from regrow.core.roster import Endpoint, Member
 
 _PREFIX = "REGROW_"
+STAMP_FD = _PREFIX + "STAMP_FD"
+"""Set in the new process itself: nobody else knows the number."""
 
 
 class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +27,8 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     """The --lanes flag; None leaves it to the script."""
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
+    stamp_fd: int | None = None
+    """The page for its stamps, by the descriptor that the new process knows it under: see shell.stamp."""
 
     def to_environ(self) -> dict[str, str]:
         return {
@@ -54,6 +58,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 host=environ[_PREFIX + "HOST"],
                 lanes=int(lanes) if lanes else None,
                 faults=environ.get(_PREFIX + "FAULTS", ""),
+                stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,
             )
         except (KeyError, ValueError) as error:
             raise ConfigError(

@@ -8,7 +8,7 @@ PACKET_BYTES = 1 << 20
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the agent asks for. A launch comes with two descriptors: the worker's stdout and stderr."""
+    """What the agent asks for. A launch comes with three descriptors: the worker's stdout, its stderr, its stamp's page."""
 
     do: Literal["launch", "remember", "forget"]
     pid: int = 0

@@ -5,10 +5,11 @@ any thread may carry out are carried out at once, by the caller. The training th
 thread empties in `advance`: everything inside Regrow is done there, and what belongs to the user's loop is returned.
 """
 
+import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -32,10 +33,12 @@ from regrow.core.effects import (
 )
 from regrow.core.errors import PeerError
 from regrow.core.events import Bounded, Broken, Event, Exchanged, Fetched, Reduced, RosterPushed, Served, StopAsked
+from regrow.core.progress import Phase
 from regrow.core.records import Fact, GroupsBroke, RosterAdopted, RosterReceived, StateFetched, StateServed
 from regrow.core.resolve import Statement
 from regrow.core.roster import Roster, Version
 from regrow.shell.faultpoint import faultpoint
+from regrow.shell.stamp import Stamp
 from regrow.worker.link import Link
 from regrow.worker.partials import Partials
 from regrow.worker.replica import Replica
@@ -45,10 +48,18 @@ Turn = Compute | Commit | Leave
 
 
 class Driver:
-    def __init__(self, attendance: Attendance, replica: Replica, partials: Partials, note: Callable[[Fact], None]) -> None:
+    def __init__(
+        self,
+        attendance: Attendance,
+        replica: Replica,
+        partials: Partials,
+        note: Callable[[Fact], None],
+        stamp: Stamp,
+    ) -> None:
         self.attendance = attendance
         self.replica = replica
         self.partials = partials
+        self.stamp = stamp
         self._note = note
         self._link: Link | None = None
         self._lock = threading.Lock()
@@ -90,7 +101,7 @@ class Driver:
     def advance(self) -> Turn:
         """Do what is asked until it is the user's turn."""
         while True:
-            work = self._work.get()
+            work = self._next()
             if isinstance(work, Compute | Commit | Leave):
                 return work
             self._do(work)
@@ -98,10 +109,18 @@ class Driver:
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
         while True:
-            work = self._work.get()
+            work = self._next()
             if isinstance(work, Compute | Commit | Leave | Reduce):
                 return work
             self._do(work)
+
+    def _next(self) -> Work:
+        if not self._work.empty():
+            return self._work.get()
+        self.stamp.enter(Phase.WAIT)
+        work = self._work.get()
+        self.stamp.enter(Phase.TURN)
+        return work
 
     def _do(self, work: Work) -> None:
         match work:
@@ -124,7 +143,8 @@ class Driver:
         match work:
             case Exchange(version=version, statement=statement):
                 faultpoint("resolve", step=statement.step, roster=version.n)
-                rows = self.link.group(version).gather_any(msgspec.msgpack.encode(statement))
+                with self._among_others(Phase.EXCHANGE, statement.step):
+                    rows = self.link.group(version).gather_any(msgspec.msgpack.encode(statement))
                 faultpoint("resolved", step=statement.step, roster=version.n)
                 return Exchanged(version=version, table=tuple(msgspec.msgpack.decode(r, type=Statement) for r in rows))
             case Fetch():
@@ -133,7 +153,8 @@ class Driver:
                 return self._serve(work)
             case Reduce(version=version, step=step, holdings=holdings):
                 faultpoint("reduce", step=step, roster=version.n)
-                digest = self.partials.reduce(self.link.group(version), holdings)
+                with self._among_others(Phase.REDUCE, step):
+                    digest = self.partials.reduce(self.link.group(version), holdings)
                 faultpoint("reduced", step=step, roster=version.n)
                 return Reduced(version=version, digest=digest)
             case Bound(version=version, row=row):
@@ -141,8 +162,20 @@ class Driver:
 
     def _bound(self, version: Version, row: Row) -> Event:
         faultpoint("farewell" if row.step >= self.replica.steps else "boundary", step=row.step, roster=version.n)
-        rows = self.link.group(version).gather(row.pack())
+        with self._among_others(Phase.BOUND, row.step):
+            rows = self.link.group(version).gather(row.pack())
         return Bounded(version=version, rows=tuple(Row.unpack(data) for data in rows))
+
+    @contextlib.contextmanager
+    def _among_others(self, phase: Phase, step: int) -> Iterator[None]:
+        """Around exactly what waits for others. Whatever comes before and after is this worker's own to hang in."""
+        self.stamp.enter(phase, step)
+        try:
+            yield
+        except PeerError:
+            self.stamp.enter(Phase.TURN, completed=False)
+            raise
+        self.stamp.enter(Phase.TURN)
 
     def _adopt(self, work: Adopt) -> None:
         resolution = work.resolution
@@ -161,8 +194,11 @@ class Driver:
 
     def _fetch(self, work: Fetch) -> Event:
         faultpoint("fetch", step=work.step, roster=work.version.n)
-        received = self.link.fetch(work)
+        with self._among_others(Phase.FETCH, work.step):
+            received = self.link.fetch(work)
+        self.stamp.enter(Phase.HEAL)
         self.replica.take(received)
+        self.stamp.enter(Phase.TURN)
         faultpoint("fetched", step=work.step, roster=work.version.n)
         self._note(
             StateFetched(
@@ -177,7 +213,9 @@ class Driver:
 
     def _serve(self, work: Serve) -> Event:
         faultpoint("serve", step=work.step, roster=work.version.n)
+        self.stamp.enter(Phase.HEAL, work.step)
         offer, views = self.replica.offer(work.step)
-        self.link.serve(work, offer, views)
+        with self._among_others(Phase.SERVE, work.step):
+            self.link.serve(work, offer, views)
         self._note(StateServed(version=work.version, step=work.step, joiners=work.joiners))
         return Served(version=work.version)

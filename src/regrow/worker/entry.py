@@ -15,6 +15,7 @@ from regrow.core.errors import ConfigError, InfraError, RegrowError
 from regrow.core.messages import Raised
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import arm, faultpoint
+from regrow.shell.stamp import Stamp, dump_on_signal
 from regrow.worker import job
 from regrow.worker.job import FLUSH_S, Place
 
@@ -32,7 +33,11 @@ def run_script(script: str, argv: list[str]) -> int:
     if door is None:
         raise InfraError("a worker was started without its door: this is done by `regrow run` alone")
     arm(door.faults, door.member, door.run_dir)
-    place = Place(door)
+    stamp = Stamp(door.stamp_fd)
+    if door.stamp_fd is not None:
+        dump_on_signal(door.stamp_fd)
+    stamp.watch_collections()
+    place = Place(door, stamp)
     sys.argv = [script, *argv]
     try:
         faultpoint("start")

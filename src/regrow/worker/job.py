@@ -10,11 +10,13 @@ from regrow.core.errors import ConfigError, Mismatch, StateError
 from regrow.core.events import StepEntered, StopAsked
 from regrow.core.messages import Contract, Join
 from regrow.core.order import mix
+from regrow.core.progress import Phase
 from regrow.core.records import Departed, Fact
 from regrow.core.roster import Endpoint
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
+from regrow.shell.stamp import Stamp
 from regrow.state.tracked import Tracked
 from regrow.worker import numerics
 from regrow.worker.data import Data, MapStyle, make_data
@@ -35,12 +37,13 @@ UNSEATED_CODE = 66
 
 
 class Place:
-    """A worker's place in a job of several: its door, its session, its journal."""
+    """A worker's place in a job of several: its door, its session, its journal, its stamp."""
 
-    def __init__(self, door: WorkerDoor) -> None:
+    def __init__(self, door: WorkerDoor, stamp: Stamp) -> None:
         self.door = door
+        self.stamp = stamp
         self.journal = Journal(door.run_dir / "journal", str(door.member))
-        self.session = Session(door, self.journal)
+        self.session = Session(door, self.journal, stamp)
         self.endpoint: Endpoint = self.session.open()
 
 
@@ -52,6 +55,7 @@ class Job:
         self.microbatches_per_lane = microbatches_per_lane
         self.seed = seed
         self.place = place
+        self._stamp = place.stamp if place else Stamp()
         self._tracked = Tracked()
         self._driver: Driver | None = None
         self._step: Step | None = None
@@ -116,7 +120,7 @@ class Job:
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
         replica = Replica(self._tracked, count)
-        driver = Driver(attendance, replica, Partials(parameters, self.lanes), self._note)
+        driver = Driver(attendance, replica, Partials(parameters, self.lanes), self._note, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes))
@@ -166,6 +170,7 @@ class Job:
                 if first.fault is not None:
                     self._fail(first)
                 self._ended = True
+                self._stamp.enter(Phase.LEAVING)
                 if self.place is not None:
                     # Whatever becomes of this process from here on happens after its last step, and is told so.
                     self.place.session.flush(FLUSH_S)
@@ -174,6 +179,7 @@ class Job:
                 return
             guard.remember()
             self._step = Step(first, driver, data, guard, self._note, self._fail)
+            self._stamp.enter(Phase.BETWEEN, self._step.index)
             yield self._step
             if not self._step.committed:
                 raise ConfigError(

@@ -19,6 +19,7 @@ from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
+from regrow.shell.stamp import Stamp
 from regrow.wire.tcp import Connection, connect, listen
 from regrow.worker.healing import Donor
 from regrow.worker.meetings import Meetings
@@ -27,6 +28,7 @@ _CONNECT_S = 10.0
 _ARRIVE_S = 30.0
 _BEAT_S = 1.0
 _RETRY_S = 0.1
+_PULSE_S = 0.05
 BROKEN_CODE = 70
 
 T = TypeVar("T")
@@ -57,9 +59,10 @@ class Inbox(Protocol):
 class Session:
     """`open` before anything else; `attend` once the member is ready to be seated."""
 
-    def __init__(self, door: WorkerDoor, journal: Journal) -> None:
+    def __init__(self, door: WorkerDoor, journal: Journal, stamp: Stamp) -> None:
         self._door = door
         self._journal = journal
+        self._stamp = stamp
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="regrow-session", daemon=True)
         self._outbox: asyncio.Queue[FromMember] = asyncio.Queue()
@@ -72,6 +75,7 @@ class Session:
 
     def open(self) -> Endpoint:
         """Start the thread, listen for peers, connect to the coordinator. Returns where peers find this worker."""
+        self._loop.call_soon(self._pulse)
         self._thread.start()
         return self.wait(self._open())
 
@@ -199,6 +203,10 @@ class Session:
             await asyncio.sleep(_BEAT_S)
             if self._connection is not None and self._outbox.empty():
                 self._outbox.put_nowait(Beat(member=self._door.member))
+
+    def _pulse(self) -> None:
+        self._stamp.pulse()
+        self._loop.call_later(_PULSE_S, self._pulse)
 
     async def _peer(self, connection: Connection) -> None:
         """Another member: it leaves or reads addresses of a formation, or asks for state."""

@@ -14,6 +14,7 @@ from regrow.core.effects import Commit, Compute, Leave, Reduce
 from regrow.core.errors import ConfigError
 from regrow.core.events import LaneDone
 from regrow.core.order import commit_seed, microbatch_seed
+from regrow.core.progress import Phase
 from regrow.core.records import Committed, Fact, LaneComputed
 from regrow.shell.faultpoint import faultpoint
 from regrow.worker.data import Data
@@ -109,9 +110,12 @@ class Step:
         plan, partials = self._data.plan, self._driver.partials
         partials.begin_lane()
         self._lane = lane
+        stamp = self._driver.stamp
         for number in range(plan.microbatches_per_lane):
+            stamp.enter(Phase.DATA, self.index, lane)
             seed_everything(microbatch_seed(plan.seed, self.index, lane, number))
             batch = self._data.microbatch(self.index, lane, number)
+            stamp.enter(Phase.MICROBATCH, self.index, lane)
             faultpoint("forward", step=self.index, lane=lane)
             self._microbatch = Microbatch.OPEN
             yield batch
@@ -119,6 +123,7 @@ class Step:
         positions = plan.lane_positions(self.index, lane)
         partials.end_lane(lane)
         self._lane = None
+        stamp.enter(Phase.TURN)
         self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
         faultpoint("lane", step=self.index, lane=lane)
         self._driver.tell(LaneDone(lane=lane))
@@ -156,4 +161,5 @@ class Step:
             )
         )
         seed_everything(commit_seed(self._data.plan.seed, self.index))
+        self._driver.stamp.enter(Phase.BETWEEN, self.index)
         faultpoint("passed", step=self.index)

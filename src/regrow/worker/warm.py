@@ -30,6 +30,7 @@ from typing import NoReturn
 
 import msgspec
 
+from regrow.shell.door import STAMP_FD
 from regrow.shell.orders import PACKET_BYTES, Answer, Order
 
 _PR_SET_PDEATHSIG = 1
@@ -78,7 +79,7 @@ class _WarmParent:
     def serve(self) -> None:
         """Carry out orders until the agent is gone."""
         while True:
-            packet, fds, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 2)
+            packet, fds, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 3)
             if not packet:
                 return
             order = msgspec.json.decode(packet, type=Order)
@@ -139,10 +140,13 @@ class _WarmParent:
             os.setsid()
             if not self._is_adopted(between):
                 os._exit(0)
-            _take_output(fds)
+            *output, stamp = fds
+            _take_output(output)
+            os.set_inheritable(stamp, False)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.environ.update(order.environ)
+            os.environ[STAMP_FD] = str(stamp)
             os.chdir(order.cwd)
             sys.argv = [order.script, *order.argv]
             sys.path.insert(0, str(Path(order.script).resolve().parent))

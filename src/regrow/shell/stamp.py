@@ -1,0 +1,261 @@
+"""A worker's stamp: one page of shared memory in which it says where it is, and which its agent reads.
+
+The agent makes the page (a memfd: no name, nothing to clean up) and hands its descriptor over with the order to launch. One
+thread writes each part, so nothing is locked:
+
+- the place, by the training thread: what it does, since when. Framed by a count before and behind; the reader takes it only
+  when both are equal and a second look finds the same.
+- the experience, by the training thread: how often each phase was completed and the longest of the recent ones. The agent
+  looks too rarely to see a phase of a millisecond; the worker sees them all.
+- the pulse, by the session thread. It stands still when the process is stopped or frozen, or when C code holds the GIL.
+- the garbage collection, by whichever thread collects.
+
+Behind the page, in the same memfd, lie the Python stacks that the worker dumps on DUMP_SIGNAL.
+"""
+
+import contextlib
+import faulthandler
+import gc
+import mmap
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from regrow.core.progress import Phase, Place
+
+PAGE_BYTES = 4096
+DUMP_SIGNAL = signal.SIGRTMIN + 8
+"""A real-time signal: scripts and schedulers use SIGUSR1 and SIGUSR2 for their own purposes."""
+
+_PLACE = struct.Struct("=QqqqqqqqdQ")
+"""count, step, lane, phase, since, collected before, phase aside (-1: none), since, at_most_s, count."""
+_NAME_AT, _NAME_BYTES = 128, 64
+_PULSE_AT, _PULSE = 256, struct.Struct("=qq")
+"""When it last beat, and the longest recent pause between two beats."""
+_COLLECTION_AT, _COLLECTION = 320, struct.Struct("=qq")
+"""Since when a full collection runs (0: none does), and how long all before took together."""
+_EXPERIENCE_AT, _EXPERIENCE = 512, struct.Struct("=Qq")
+_PHASES = list(Phase)
+_INDEX = {phase: index for index, phase in enumerate(_PHASES)}
+_RECENT = 32
+"""The longest of at least the last so many counts, and of at most twice as many."""
+
+
+class Experience(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker knows of one phase."""
+
+    completed: int
+    longest_s: float
+    """Of the recent ones. The first is not counted: it warms caches, compiles and allocates."""
+
+
+class Stamped(msgspec.Struct, frozen=True, kw_only=True):
+    """A page, as read at one moment. Times are seconds of the host's monotonic clock."""
+
+    place: Place
+    phase: Phase
+    count: int
+    """Changes with every place."""
+    since_s: float
+    """When the phase began, moved on by what was done aside and by collections meanwhile."""
+    aside: Phase | None
+    """What is done inside the phase just now that does not count as part of it."""
+    aside_since_s: float
+    name: str
+    """Of the busy work."""
+    at_most_s: float
+    pulse_s: float
+    """0 before the first beat."""
+    longest_pause_s: float
+    collecting_since_s: float
+    """0 while nothing is collected."""
+    experience: dict[Phase, Experience]
+
+
+class Stamp:
+    """The worker's end. Without a descriptor (a job of one) nobody reads it, and nothing else differs."""
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._page = mmap.mmap(-1 if fd is None else fd, PAGE_BYTES)
+        self._count = 0
+        self._step = self._lane = -1
+        self._index = _INDEX[Phase.START]
+        self._since = time.monotonic_ns()
+        self._collected_before = 0
+        self._aside, self._aside_since, self._at_most_s = -1, 0, 0.0
+        self._recent = [_Recent() for _ in _PHASES]
+        self._pauses = _Recent()
+        self._pulse = 0
+        self._collecting_since = self._collected = 0
+        self._write()
+
+    def enter(self, phase: Phase, step: int | None = None, lane: int | None = None, completed: bool = True) -> None:
+        """The training thread begins this phase. No step: the same as before. What was cut short teaches nothing."""
+        now = time.monotonic_ns()
+        if completed:
+            index = self._index
+            recent = self._recent[index]
+            recent.add(now - self._since - self._collected + self._collected_before)
+            _EXPERIENCE.pack_into(self._page, _EXPERIENCE_AT + index * 16, recent.completed, recent.longest)
+        if step is not None:
+            self._step = step
+        self._lane = -1 if lane is None else lane
+        self._index, self._since = _INDEX[phase], now
+        self._collected_before = self._collected
+        self._write()
+
+    @contextlib.contextmanager
+    def aside(self, phase: Phase, name: str = "", at_most_s: float = 0.0) -> Iterator[None]:
+        """Work inside the current phase that has limits of its own; afterwards the phase goes on where it was."""
+        outer = (self._aside, self._aside_since, self._at_most_s, self._page[_NAME_AT : _NAME_AT + _NAME_BYTES])
+        began, since = time.monotonic_ns(), self._since
+        self._name(name.encode("utf-8", "replace"))
+        self._aside, self._aside_since, self._at_most_s = _INDEX[phase], began, at_most_s
+        self._write()
+        try:
+            yield
+        finally:
+            took = time.monotonic_ns() - began
+            self._aside, self._aside_since, self._at_most_s, former = outer
+            self._aside_since += took
+            self._name(former)
+            if self._since == since and self._aside < 0:  # else it is the outer one's to count, or another phase has begun
+                self._since += took
+            self._write()
+
+    def pulse(self) -> None:
+        """The session thread is alive. Some twenty times a second."""
+        now = time.monotonic_ns()
+        if self._pulse:
+            self._pauses.add(now - self._pulse)
+        self._pulse = now
+        _PULSE.pack_into(self._page, _PULSE_AT, now, self._pauses.longest)
+
+    def watch_collections(self) -> None:
+        """Full collections may take seconds, hold the GIL, and are nobody's fault."""
+        gc.callbacks.append(self._collection)
+
+    def _collection(self, moment: str, about: dict[str, int]) -> None:
+        if about["generation"] < 2:
+            return
+        now = time.monotonic_ns()
+        if moment == "start":
+            self._collecting_since = now
+        elif self._collecting_since:
+            self._collected += now - self._collecting_since
+            self._collecting_since = 0
+        _COLLECTION.pack_into(self._page, _COLLECTION_AT, self._collecting_since, self._collected)
+
+    def _name(self, name: bytes) -> None:
+        self._page[_NAME_AT : _NAME_AT + _NAME_BYTES] = name[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
+
+    def _write(self) -> None:
+        self._count = count = self._count + 1
+        _PLACE.pack_into(
+            self._page,
+            0,
+            count,
+            self._step,
+            self._lane,
+            self._index,
+            self._since,
+            self._collected_before,
+            self._aside,
+            self._aside_since,
+            self._at_most_s,
+            count,
+        )
+
+
+class _Recent:
+    """The longest of the recent ones: the window before this one, and this one."""
+
+    __slots__ = ("_before", "_within", "completed", "longest")
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.longest = 0
+        self._before = self._within = 0
+
+    def add(self, took: int) -> None:
+        self.completed += 1
+        if self.completed == 1:
+            return
+        if took > self._within:
+            self._within = took
+            if took > self.longest:
+                self.longest = took
+        if self.completed % _RECENT == 0:
+            self._before, self._within = self._within, 0
+            self.longest = self._before
+
+
+class Page:
+    """The agent's end: makes the memfd, reads it, keeps it readable after the worker's death."""
+
+    def __init__(self, name: str) -> None:
+        self.fd = os.memfd_create(f"regrow-{name}")
+        os.ftruncate(self.fd, PAGE_BYTES)
+        os.lseek(self.fd, PAGE_BYTES, os.SEEK_SET)  # shared with the worker: its stacks are written from here on
+        self._page = mmap.mmap(self.fd, PAGE_BYTES)
+        self._last: Stamped | None = None
+
+    def read(self) -> Stamped | None:
+        """The newest whole stamp; None before the first. A torn one is passed over."""
+        page = self._page
+        for _ in range(3):
+            bytes_ = page[: _NAME_AT + _NAME_BYTES]
+            fields = _PLACE.unpack_from(bytes_)
+            if fields[0] == fields[-1] and page[: _PLACE.size] == bytes_[: _PLACE.size]:
+                if fields[0]:
+                    self._last = self._stamped(fields, bytes_[_NAME_AT:])
+                break
+        return self._last
+
+    def stacks(self) -> bytes:
+        """What the worker has dumped so far."""
+        size = os.fstat(self.fd).st_size
+        return os.pread(self.fd, size - PAGE_BYTES, PAGE_BYTES) if size > PAGE_BYTES else b""
+
+    def close(self) -> None:
+        self.read()
+        self._page.close()
+        os.close(self.fd)
+
+    def _stamped(self, fields: tuple[float, ...], name: bytes) -> Stamped:
+        count, step, lane, phase, since, collected_before, aside, aside_since, at_most_s, _ = fields
+        pulse, longest_pause = _PULSE.unpack_from(self._page, _PULSE_AT)
+        collecting, collected = _COLLECTION.unpack_from(self._page, _COLLECTION_AT)
+        what = _PHASES[int(phase)]
+        experience = {}
+        for index, known in enumerate(_PHASES):
+            completed, longest = _EXPERIENCE.unpack_from(self._page, _EXPERIENCE_AT + index * 16)
+            if completed:
+                experience[known] = Experience(completed=completed, longest_s=longest / 1e9)
+        return Stamped(
+            place=Place(
+                step=int(step) if step >= 0 else None,
+                lane=int(lane) if lane >= 0 else None,
+                phase=(_PHASES[int(aside)] if aside >= 0 else what).value,
+            ),
+            phase=what,
+            count=int(count),
+            since_s=(since + max(0, collected - collected_before)) / 1e9,
+            aside=_PHASES[int(aside)] if aside >= 0 else None,
+            aside_since_s=aside_since / 1e9,
+            name=name.rstrip(b"\0").decode("utf-8", "replace"),
+            at_most_s=at_most_s,
+            pulse_s=pulse / 1e9,
+            longest_pause_s=longest_pause / 1e9,
+            collecting_since_s=collecting / 1e9,
+            experience=experience,
+        )
+
+
+def dump_on_signal(fd: int) -> None:
+    """On DUMP_SIGNAL the stacks of all threads go behind the page, even while C code holds the GIL."""
+    faulthandler.register(DUMP_SIGNAL, file=fd, all_threads=True, chain=False)

@@ -1,0 +1,173 @@
+"""Stamps: what the agent reads is what the worker wrote, or nothing; never half of it."""
+
+import gc
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+from regrow.core.progress import Phase, Place
+from regrow.shell import stamp as stamps
+from regrow.shell.stamp import Page, Stamp, dump_on_signal
+
+
+@pytest.fixture
+def page():
+    page = Page("test")
+    yield page
+    page.close()
+
+
+def test_before_the_first_stamp_there_is_nothing_to_read(page) -> None:
+    assert page.read() is None
+
+
+def test_the_agent_reads_where_the_worker_is(page) -> None:
+    stamp = Stamp(page.fd)
+    assert page.read().place == Place(step=None, lane=None, phase="start")
+    before = time.monotonic()
+    stamp.enter(Phase.MICROBATCH, 7, 2)
+    stamped = page.read()
+    assert stamped.place == Place(step=7, lane=2, phase="microbatch")
+    assert before <= stamped.since_s <= time.monotonic()
+    stamp.enter(Phase.TURN)
+    assert page.read().place == Place(step=7, lane=None, phase="turn")
+    assert page.read().pulse_s == 0.0
+    stamp.pulse()
+    assert page.read().pulse_s >= stamped.since_s
+
+
+def test_a_torn_stamp_is_passed_over(page) -> None:
+    stamp = Stamp(page.fd)
+    stamp.enter(Phase.MICROBATCH, 7, 2)
+    page.read()
+    stamps._PLACE.pack_into(stamp._page, 0, 99, 8, 8, 1, 0, 0, -1, 0, 0.0, 98)  # its writer died in the middle
+    assert page.read().place == Place(step=7, lane=2, phase="microbatch")
+
+
+def test_no_read_is_torn_while_another_process_writes(page) -> None:
+    """Step and lane are always written alike: a mixture would show."""
+    writer = multiprocessing.get_context("fork").Process(target=_scribble, args=(page.fd,))
+    writer.start()
+    seen = set()
+    while writer.is_alive():
+        stamped = page.read()
+        if stamped is not None and stamped.place.step is not None:
+            assert stamped.place.step == stamped.place.lane
+            seen.add(stamped.place.step)
+    writer.join()
+    assert len(seen) > 10, "the reader saw the writer at work"
+
+
+def _scribble(fd: int) -> None:
+    stamp = Stamp(fd)
+    for number in range(200_000):
+        stamp.enter(Phase.MICROBATCH, number, number)
+
+
+def test_the_first_of_a_kind_counts_but_teaches_nothing(page, monkeypatch) -> None:
+    clock = _Clock(monkeypatch)
+    stamp = Stamp(page.fd)
+    stamp.enter(Phase.MICROBATCH, 0, 0)
+    clock.pass_s(50.0)
+    stamp.enter(Phase.TURN)
+    assert (page.read().experience[Phase.MICROBATCH].completed, page.read().experience[Phase.MICROBATCH].longest_s) == (1, 0)
+    stamp.enter(Phase.MICROBATCH, 1, 0)
+    clock.pass_s(1.5)
+    stamp.enter(Phase.TURN)
+    assert page.read().experience[Phase.MICROBATCH].longest_s == 1.5
+
+
+def test_what_was_long_ago_is_forgotten_and_what_was_cut_short_never_learned(page, monkeypatch) -> None:
+    clock = _Clock(monkeypatch)
+    stamp = Stamp(page.fd)
+
+    def one(took_s: float, completed: bool = True) -> float:
+        stamp.enter(Phase.REDUCE, 0)
+        clock.pass_s(took_s)
+        stamp.enter(Phase.TURN, completed=completed)
+        return page.read().experience[Phase.REDUCE].longest_s
+
+    one(1.0)
+    assert one(9.0) == 9.0
+    assert one(99.0, completed=False) == 9.0
+    assert [one(1.0) for _ in range(31)][-1] == 9.0
+    assert [one(1.0) for _ in range(64)][-1] == 1.0
+
+
+def test_what_is_done_aside_does_not_count_as_part_of_the_phase(page, monkeypatch) -> None:
+    clock = _Clock(monkeypatch)
+    stamp = Stamp(page.fd)
+    stamp.enter(Phase.MICROBATCH, 3, 1)
+    clock.pass_s(1.0)
+    with stamp.aside(Phase.BUSY, "évaluation" * 20, at_most_s=60.0):
+        inside = page.read()
+        assert inside.place == Place(step=3, lane=1, phase="busy")
+        assert (inside.phase, inside.aside, inside.at_most_s) == (Phase.MICROBATCH, Phase.BUSY, 60.0)
+        assert inside.name.startswith("évaluationévaluation")
+        clock.pass_s(100.0)
+        with stamp.aside(Phase.COMPILE):
+            clock.pass_s(10.0)
+        again = page.read()
+        assert (again.aside, again.name, clock.now_s() - again.aside_since_s) == (Phase.BUSY, inside.name, 100.0)
+    after = page.read()
+    assert (after.aside, after.place.phase) == (None, "microbatch")
+    assert clock.now_s() - after.since_s == pytest.approx(1.0)
+
+
+def test_a_full_collection_does_not_count_either(page, monkeypatch) -> None:
+    clock = _Clock(monkeypatch)
+    stamp = Stamp(page.fd)
+    stamp.watch_collections()
+    try:
+        stamp.enter(Phase.MICROBATCH, 3, 1)
+        clock.pass_s(1.0)
+        stamp._collection("start", {"generation": 2})
+        assert page.read().collecting_since_s == clock.now_s()
+        clock.pass_s(20.0)
+        stamp._collection("stop", {"generation": 2})
+        assert page.read().collecting_since_s == 0.0
+        assert clock.now_s() - page.read().since_s == pytest.approx(1.0)
+        collected = stamp._collected
+        gc.collect(0)
+        assert stamp._collected == collected, "small collections are not worth a word"
+    finally:
+        gc.callbacks.remove(stamp._collection)
+
+
+def test_the_stacks_of_all_threads_lie_behind_the_page() -> None:
+    page = Page("test")
+    child = multiprocessing.get_context("fork").Process(target=_wait_here, args=(page.fd,))
+    child.start()
+    try:
+        while page.read() is None:
+            time.sleep(0.001)
+        os.kill(child.pid, stamps.DUMP_SIGNAL)
+        while b"_wait_here" not in page.stacks():
+            assert child.is_alive()
+            time.sleep(0.001)
+    finally:
+        child.kill()
+        child.join()
+        page.close()
+
+
+def _wait_here(fd: int) -> None:
+    dump_on_signal(fd)
+    Stamp(fd)
+    while True:
+        signal.pause()
+
+
+class _Clock:
+    def __init__(self, monkeypatch) -> None:
+        self._ns = 1_000_000_000_000
+        monkeypatch.setattr(stamps.time, "monotonic_ns", lambda: self._ns)
+
+    def pass_s(self, seconds: float) -> None:
+        self._ns += int(seconds * 1e9)
+
+    def now_s(self) -> float:
+        return self._ns / 1e9
