@@ -183,6 +183,13 @@ class DistrustsCleanExits(Membership):
         return super()._died(msgspec.structs.replace(died, clean=died.clean and self._ending))
 
 
+class ForgetsTheBudget(Membership):
+    """Counts restarts anew with every start of the coordinator."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(config, msgspec.structs.replace(saved, spent={}) if saved else None)
+
+
 class ConcludesAtOnce(Membership):
     """Does not wait, after a restart, for the exits of those who left before it."""
 
@@ -217,6 +224,7 @@ MUTANTS: dict[str, Rules] = {
             MournsTooEarly,
             DistrustsCleanExits,
             ConcludesAtOnce,
+            ForgetsTheBudget,
         )
     },
 }

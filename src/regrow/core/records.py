@@ -60,9 +60,26 @@ class WorkerRaised(_Fact, frozen=True, kw_only=True):
     traceback: str
 
 
+class RestartPlanned(_Fact, frozen=True, kw_only=True):
+    """The budget allows one more life. Counts are of the window, this restart included."""
+
+    member: Member
+    delay_s: float
+    used: int
+    limit: int
+    job_used: int
+    job_limit: int
+    window_s: float
+    why: str
+
+
 class ReplicaLost(_Fact, frozen=True, kw_only=True):
+    """It will not be restarted. The job goes on while `left` is at least `needed`."""
+
     replica: str
     why: str
+    left: int | None = None
+    needed: int | None = None
 
 
 class RosterReceived(_Fact, frozen=True, kw_only=True):
@@ -159,6 +176,7 @@ Fact = (
     | WorkerStarted
     | WorkerExited
     | WorkerRaised
+    | RestartPlanned
     | ReplicaLost
     | RosterReceived
     | GroupsAborted
