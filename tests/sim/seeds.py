@@ -10,6 +10,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "EvictsTheLast": (672, 6, "outcome"),
     "MournsTooEarly": (277, 20, "outcome"),
     "DistrustsCleanExits": (66, 6, "outcome"),
-    "ConcludesAtOnce": (4306, 20, "outcome"),
+    "ConcludesAtOnce": (7484, 20, "outcome"),
+    "BlamesItsOwnKill": (2964, 20, "outcome"),
     "ForgetsTheBudget": (631, 6, "budget"),
 }

@@ -251,13 +251,15 @@ class Membership:
         if member in self._dead:
             return []
         self._dead.add(member)
+        was_given_up = member in self._gone
         self._gone.add(member)
         presence = self._present.pop(member, None)
         is_seated = self.roster is not None and self.roster.seat(member) is not None
         # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
         has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
-        if has_left and not died.clean:
+        # A joiner that is ended because its word of having entered is still on its way may turn out to have left.
+        if has_left and not died.clean and not was_given_up:
             self._failed_late.append(f"{member} {died.how} after its last step")
         effects: list[MembershipEffect] = []
         if has_left:
