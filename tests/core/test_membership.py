@@ -9,6 +9,7 @@ from regrow.core.budget import BudgetConfig, Restart
 from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Died, Heard, Opened, StopRequested, Ticked
+from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
     Complain,
@@ -356,6 +357,13 @@ def test_the_same_error_on_two_replicas_is_the_scripts() -> None:
     desk = Desk().founded()
     assert ends(desk.hears(raised(A), raised(A), raised(B, place="train.py:9"))) == []
     assert ends(desk.hears(raised(B))) == ["failed"]
+
+
+def test_lack_of_memory_on_two_replicas_is_not_the_scripts() -> None:
+    desk = Desk().founded()
+    starved = msgspec.structs.replace(raised(A), kind="MemoryError", memory=Memory(evidence="a test"))
+    assert desk.hears(starved, msgspec.structs.replace(starved, member=B)) == []
+    assert desk.hears(msgspec.structs.replace(raised(C), kind="MemoryError")) == []
 
 
 def test_an_error_only_the_user_can_mend_ends_the_job() -> None:

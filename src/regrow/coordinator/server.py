@@ -170,6 +170,7 @@ class Server:
                     lane=message.lane,
                     scope=message.scope,
                     traceback=message.traceback,
+                    memory=message.memory,
                 )
             )
 

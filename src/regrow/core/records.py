@@ -7,6 +7,7 @@ measuring phases on one machine.
 import msgspec
 
 from regrow.core.lanes import Node
+from regrow.core.memory import Memory
 from regrow.core.roster import Member, Version
 
 
@@ -48,6 +49,8 @@ class WorkerExited(_Fact, frozen=True, kw_only=True):
     how: str
     clean: bool
     cause: str
+    memory: Memory | None = None
+    """When the kernel killed it for lack of memory, or may have."""
 
 
 class WorkerRaised(_Fact, frozen=True, kw_only=True):
@@ -58,6 +61,8 @@ class WorkerRaised(_Fact, frozen=True, kw_only=True):
     lane: int | None
     scope: str
     traceback: str
+    memory: Memory | None = None
+    """When it raised for lack of memory."""
 
 
 class RestartPlanned(_Fact, frozen=True, kw_only=True):
