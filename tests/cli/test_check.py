@@ -229,15 +229,20 @@ def test_the_newest_run_is_meant(tmp_path: Path) -> None:
 
 def test_status_reads_the_end_and_the_steps(tmp_path: Path) -> None:
     write(tmp_path, sound())
+    budget = {"restarts": 0, "max_restarts": 20, "starts_in_s": None}
     assert json.loads(regrow("status", "--json", cwd=tmp_path).stdout) == {
         "job": "hand",
         "state": "finished",
         "step": 2,
         "roster": None,
         "replicas": [
-            {"name": "r0", "pid": 1 << 22, "host": "h", "state": "finished", "lanes": [], "step": 2},
-            {"name": "r1", "pid": 1 << 22, "host": "h", "state": "dead", "lanes": [], "step": 2},
+            {"name": "r0", "pid": 1 << 22, "host": "h", "state": "finished", "lanes": [], "step": 2, **budget},
+            {"name": "r1", "pid": 1 << 22, "host": "h", "state": "dead", "lanes": [], "step": 2, **budget},
         ],
+        "restarts": 0,
+        "max_job_restarts": 200,
+        "restart_window_s": 600.0,
+        "min_replicas": 1,
     }
 
 

@@ -84,6 +84,7 @@ assert "torch" not in sys.modules
         (["--replicas", "0", "train.py"], "--replicas 0: a job needs at least 1"),
         (["--replicas", "-2", "train.py"], "--replicas -2: a job needs at least 1"),
         (["--replicas", "2", "--lanes", "0", "train.py"], "--lanes 0: a step needs at least 1"),
+        (["--replicas", "2", "--min-replicas", "3", "train.py"], "--min-replicas 3 is more than --replicas 2: lower it"),
         (["--replicas", "2", "missing.py"], "script missing.py does not exist"),
         (["--replicas", "2", "."], "script . does not exist or is no file"),
         (["--replicas", "2", "--run-dir", "taken", "train.py"], "taken exists: choose another --run-dir"),
@@ -206,11 +207,12 @@ def test_kill_9_of_the_launcher_leaves_nothing(endless: Launch, tmp_path: Path) 
 
 def test_status_of_a_running_job(endless: Launch, tmp_path: Path) -> None:
     status = json.loads(regrow("status", "--json", cwd=tmp_path).stdout)
-    assert list(status) == ["job", "state", "step", "roster", "replicas"]
+    assert list(status)[:5] == ["job", "state", "step", "roster", "replicas"]
     assert (status["job"], status["state"], status["roster"]) == ("run", "running", "1.1")
     assert status["step"] >= 2
     first, second = status["replicas"]
-    assert list(first) == ["name", "pid", "host", "state", "lanes", "step"]
+    assert list(first)[:6] == ["name", "pid", "host", "state", "lanes", "step"]
+    assert (first["restarts"], first["max_restarts"], first["starts_in_s"]) == (0, 20, None)
     assert (first["name"], first["state"], first["host"]) == ("r0", "running", socket.gethostname())
     assert sorted(first["lanes"] + second["lanes"]) == list(range(8))
     os.kill(first["pid"], 0)

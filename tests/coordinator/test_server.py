@@ -12,7 +12,7 @@ from regrow.coordinator.store import Store, load
 from regrow.core.budget import BudgetConfig
 from regrow.core.errors import InfraError, PeerError
 from regrow.core.membership import MembershipConfig
-from regrow.core.membership_effects import End, Lost, Made
+from regrow.core.membership_effects import End, Granted, Lost, Made
 from regrow.core.messages import Beat, Contract, Ending, Entered, Join, Left, Push, Raised, Stop
 from regrow.core.records import Fact, JobEnded, Refused, RosterMade, WorkerRaised
 from regrow.core.roster import NO_VERSION, Endpoint, Member
@@ -44,7 +44,7 @@ class Room:
     def __init__(self, folder: Path, replicas: int = 2) -> None:
         self.folder = folder
         self.actuator = Recorder()
-        self.notices: list[Made | Lost] = []
+        self.notices: list[Made | Granted | Lost] = []
         self.warnings: list[str] = []
         names = tuple(f"r{number}" for number in range(replicas))
         config = MembershipConfig(replicas=names, lanes=4, budget=BudgetConfig(backoff_s=0.0))

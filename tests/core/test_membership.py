@@ -1,13 +1,15 @@
 """The coordinator's machine: events in, effects equal."""
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from regrow.core.budget import BudgetConfig
+from regrow.core.budget import BudgetConfig, Restart
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Died, Heard, Opened, StopRequested, Ticked
+from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
     Complain,
@@ -142,6 +144,58 @@ def test_the_budget_ends_a_replica_then_the_job() -> None:
     assert [e.replica for e in effects if isinstance(e, Lost)] == ["r0"]
     assert desk.saved is not None
     assert desk.saved.lost == ("r0",)
+
+
+def test_a_restart_is_granted_with_its_numbers_once_it_is_durable() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    desk.now = 5.0
+    persist, granted, start = desk.sees_dead(Member("r0", 1))
+    assert isinstance(persist, Persist) and persist.saved.spent == {"r0": (0.0, 5.0)}
+    restart = Restart(delay_s=0.5, used=2, limit=2, job_used=2, job_limit=200, window_s=600.0)
+    assert granted == Granted(member=Member("r0", 2), restart=restart, why="r0.1 was killed")
+    assert start == Start(member=Member("r0", 2), delay_s=0.5, why="r0.1 was killed")
+
+
+def test_what_was_spent_outlives_the_coordinator() -> None:
+    desk = Desk().founded()
+    for life in range(2):
+        desk.sees_dead(Member("r0", life))
+    effects = desk.restarted().sees_dead(Member("r0", 2))
+    assert [effect.replica for effect in effects if isinstance(effect, Lost)] == ["r0"]
+
+
+def spend_all(desk: Desk, replica: str) -> list[MembershipEffect]:
+    return [effect for life in range(3) for effect in desk.sees_dead(Member(replica, life))]
+
+
+def test_the_job_goes_on_while_enough_replicas_may_still_run() -> None:
+    desk = Desk(config=msgspec.structs.replace(CONFIG, min_replicas=2)).founded()
+    effects = spend_all(desk, "r0")
+    why = "r0 was restarted 2 times within 600 s (--max-restarts)"
+    assert [e for e in effects if isinstance(e, Lost)] == [Lost(replica="r0", why=why, left=2, needed=2)]
+    assert ends(effects) == [] and desk.machine.roster is not None and desk.machine.roster.members == (B, C)
+    effects = spend_all(desk, "r1")
+    assert [(e.left, e.needed) for e in effects if isinstance(e, Lost)] == [(1, 2)]
+    (end,) = [e for e in effects if isinstance(e, End)]
+    assert end.outcome == "failed"
+    assert end.why == (
+        "only 1 of 3 replicas may still run (r0, r1 will not be restarted), and the job needs 2: mend the cause, or lower "
+        "--min-replicas"
+    )
+
+
+def test_too_few_replicas_before_the_first_roster_end_the_job_too() -> None:
+    desk = Desk(config=msgspec.structs.replace(CONFIG, min_replicas=3))
+    assert ends(spend_all(desk, "r0")) == ["failed"]
+
+
+def test_a_coordinator_that_crashed_before_it_could_end_the_job_ends_it_when_it_is_back() -> None:
+    config = msgspec.structs.replace(CONFIG, min_replicas=3)
+    desk = Desk(config=config).founded()
+    spend_all(desk, "r0")
+    back = Desk(desk.saved, config, now=desk.now)
+    assert ends(back.sees_dead(Member("r0", 2))) == ["failed"]
 
 
 def test_silence_evicts_and_tells() -> None:
@@ -303,6 +357,13 @@ def test_the_same_error_on_two_replicas_is_the_scripts() -> None:
     desk = Desk().founded()
     assert ends(desk.hears(raised(A), raised(A), raised(B, place="train.py:9"))) == []
     assert ends(desk.hears(raised(B))) == ["failed"]
+
+
+def test_lack_of_memory_on_two_replicas_is_not_the_scripts() -> None:
+    desk = Desk().founded()
+    starved = msgspec.structs.replace(raised(A), kind="MemoryError", memory=Memory(evidence="a test"))
+    assert desk.hears(starved, msgspec.structs.replace(starved, member=B)) == []
+    assert desk.hears(msgspec.structs.replace(raised(C), kind="MemoryError")) == []
 
 
 def test_an_error_only_the_user_can_mend_ends_the_job() -> None:

@@ -23,10 +23,16 @@ def digests() -> list[str]:
 def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     started: list[Run] = []
 
-    def begin(*arguments: str, script: Path = TINY, script_args: tuple[str, ...] = (), run_dir: Path | None = None) -> Run:
+    def begin(
+        *arguments: str,
+        script: Path = TINY,
+        script_args: tuple[str, ...] = (),
+        run_dir: Path | None = None,
+        before: tuple[str, ...] = (),
+    ) -> Run:
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        started.append(Run(folder, *arguments, script=script, script_args=script_args, run_dir=run_dir))
+        started.append(Run(folder, *arguments, script=script, script_args=script_args, run_dir=run_dir, before=before))
         return started[-1]
 
     yield begin

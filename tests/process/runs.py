@@ -44,10 +44,12 @@ class Run:
         script: Path = TINY,
         script_args: tuple[str, ...] = (),
         run_dir: Path | None = None,
+        before: tuple[str, ...] = (),
     ) -> None:
+        """`before`: a command in front of the command."""
         self.folder = run_dir or folder / "run"
         self.log = folder / "terminal.txt"
-        command = [*REGROW, "run", "--run-dir", str(self.folder), *arguments, str(script), *script_args]
+        command = [*before, *REGROW, "run", "--run-dir", str(self.folder), *arguments, str(script), *script_args]
         self._out = self.log.open("wb")
         self.temporary = folder / "tmp"
         self.temporary.mkdir()

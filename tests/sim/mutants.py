@@ -183,6 +183,22 @@ class DistrustsCleanExits(Membership):
         return super()._died(msgspec.structs.replace(died, clean=died.clean and self._ending))
 
 
+class BlamesItsOwnKill(Membership):
+    """Takes the end of a member that it ended itself for a death after the last step."""
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        if died.member in self._present:
+            self._gone.discard(died.member)
+        return super()._died(died)
+
+
+class ForgetsTheBudget(Membership):
+    """Counts restarts anew with every start of the coordinator."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(config, msgspec.structs.replace(saved, spent={}) if saved else None)
+
+
 class ConcludesAtOnce(Membership):
     """Does not wait, after a restart, for the exits of those who left before it."""
 
@@ -217,6 +233,8 @@ MUTANTS: dict[str, Rules] = {
             MournsTooEarly,
             DistrustsCleanExits,
             ConcludesAtOnce,
+            BlamesItsOwnKill,
+            ForgetsTheBudget,
         )
     },
 }

@@ -8,7 +8,9 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "SeatsTheLeftOut": (223, 6, "one-life"),
     "AwaitsNobody": (2, 6, "liveness"),
     "EvictsTheLast": (672, 6, "outcome"),
-    "MournsTooEarly": (83, 20, "outcome"),
+    "MournsTooEarly": (277, 20, "outcome"),
     "DistrustsCleanExits": (66, 6, "outcome"),
-    "ConcludesAtOnce": (4306, 20, "outcome"),
+    "ConcludesAtOnce": (7484, 20, "outcome"),
+    "BlamesItsOwnKill": (2964, 20, "outcome"),
+    "ForgetsTheBudget": (631, 6, "budget"),
 }

@@ -18,11 +18,13 @@ from pathlib import Path
 import msgspec
 
 from regrow.agent.exits import Exit, describe, exit_code
+from regrow.agent.oom import OomWatch
 from regrow.agent.reaper import Reaper
 from regrow.agent.relay import Output
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig, WarmParent
 from regrow.core.errors import ConfigError, InfraError, Invariant
+from regrow.core.memory import Memory
 from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
 from regrow.shell.door import WorkerDoor
@@ -81,6 +83,7 @@ class Agent:
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
         self._mark = secrets.token_hex(8)
+        self._oom = OomWatch()
         self._warm: WarmParent | None = None
         self._parents: list[WarmParent] = []
         """This one, and dead ones whose last workers may still have to say that they run."""
@@ -141,6 +144,7 @@ class Agent:
         for output in list(self._trailing):
             output.close()
         self._reaper.close()
+        self._oom.close()
 
     # Starting
 
@@ -235,6 +239,7 @@ class Agent:
             self._gone(worker, f"could not be started: {answer.why}", None)
             return
         worker.pid = answer.pid
+        self._oom.began(answer.pid)
         self._reaper.watch(answer.pid, lambda status: self._ended(worker, status))
         fact = WorkerStarted(member=worker.member, pid=answer.pid, host=socket.gethostname(), why=worker.why)
         self._journal.write(fact)
@@ -247,7 +252,11 @@ class Agent:
         assert worker.pid is not None, "only a running worker is watched"
         _kill_group(worker.pid)
         how = describe(status) if worker.doom is None else f"was ended: {worker.doom}"
-        self._gone(worker, how, exit_code(status))
+        starved = self._oom.ended(worker.pid, status, is_ours=worker.doom is not None)
+        if starved is not None:
+            self._gone(worker, starved.how, None, starved.memory)
+        else:
+            self._gone(worker, how, exit_code(status))
         if self._warm is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._warm.order(Order(do="forget", pid=worker.pid))
@@ -262,7 +271,7 @@ class Agent:
             if worker.pid is None:
                 self._gone(worker, "was lost while starting", None)
 
-    def _gone(self, worker: _Worker, how: str, code: int | None) -> None:
+    def _gone(self, worker: _Worker, how: str, code: int | None, memory: Memory | None = None) -> None:
         if self._workers.pop(worker.member, None) is None:
             return
         if worker.timer is not None:
@@ -271,8 +280,10 @@ class Agent:
         cause = f"died-{worker.member}"
         stamped = worker.page.read() if worker.page is not None else None
         place = stamped.place if stamped is not None else None
-        self._journal.write(WorkerExited(member=worker.member, pid=pid, how=how, clean=code == 0, cause=cause, place=place))
-        self._report(Exit(member=worker.member, how=how, clean=code == 0, code=code, place=place))
+        clean = code == 0
+        fact = WorkerExited(member=worker.member, pid=pid, how=how, clean=clean, cause=cause, place=place, memory=memory)
+        self._journal.write(fact)
+        self._report(Exit(member=worker.member, how=how, clean=clean, code=code, place=place))
         if worker.page is not None:
             worker.page.close()
         if worker.output is not None:

@@ -24,7 +24,7 @@ from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
 from regrow.core.errors import RegrowError
 from regrow.core.membership import MembershipConfig
-from regrow.core.membership_effects import End, Lost, Made
+from regrow.core.membership_effects import End, Granted, Lost, Made
 from regrow.core.messages import Raised
 from regrow.core.records import JobOpened
 from regrow.core.roster import Endpoint, Member
@@ -136,6 +136,8 @@ class Launcher:
             host=socket.gethostname(),
             pid=os.getpid(),
             born=born(os.getpid()),
+            budget=self._plan.membership.budget,
+            min_replicas=self._plan.membership.min_replicas,
         )
 
     def _opened(self, lanes: int) -> JobOpened:
@@ -173,9 +175,15 @@ class Launcher:
                 self._terminal.say(f"{exit.member} {exit.how}")
             self._server.died(exit.member, exit.how, exit.clean, exit.place)
 
-    def _noticed(self, notice: Made | Lost) -> None:
+    def _noticed(self, notice: Made | Granted | Lost) -> None:
         if isinstance(notice, Lost):
-            self._terminal.say(f"the job goes on without {notice.replica}: {notice.why}")
+            self._terminal.say(_farewell(notice, len(self._plan.membership.replicas)))
+            return
+        if isinstance(notice, Granted):
+            restart = notice.restart
+            when = f"in {restart.delay_s:g} s" if restart.delay_s else "at once"
+            count = f"restart {restart.used} of {restart.limit} within {restart.window_s:g} s"
+            self._terminal.say(f"{notice.member} starts {when}: {count}")
             return
         roster = notice.roster
         names = ", ".join(str(member) for member in roster.members)
@@ -235,6 +243,12 @@ class Launcher:
 def warn_idle(terminal: Terminal, replicas: int, lanes: int) -> None:
     if replicas > lanes:
         terminal.say(f"warning: {replicas} replicas share {lanes} lanes: {replicas - lanes} of them will compute nothing")
+
+
+def _farewell(lost: Lost, replicas: int) -> str:
+    if lost.left < lost.needed:
+        return f"{lost.replica} will not be restarted: {lost.why}"
+    return f"the job goes on without {lost.replica}: {lost.why}; {lost.left} of {replicas} replicas are left"
 
 
 def _place(raised: Raised) -> str:

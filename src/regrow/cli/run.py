@@ -30,6 +30,14 @@ _BUDGET = BudgetConfig()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address on which the job's processes listen.")
 @click.option("--port", type=click.IntRange(0, 65535), default=0, help="The coordinator's port. Default: any free one.")
 @click.option(
+    "--min-replicas",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    metavar="M",
+    help="The job ends once fewer replicas than this may still be restarted.",
+)
+@click.option(
     "--max-restarts",
     type=click.IntRange(min=0),
     default=_BUDGET.max_restarts,
@@ -76,6 +84,7 @@ def run(
     run_dir: Path | None,
     host: str,
     port: int,
+    min_replicas: int,
     max_restarts: int,
     max_job_restarts: int,
     restart_window: float,
@@ -93,7 +102,7 @@ def run(
     \b
     Exit codes:
       0    the job finished
-      1    the job failed: the script raised, no replica may be restarted, or one died after its last step
+      1    the job failed: the script raised, too few replicas may be restarted, or one died after its last step
       2    wrong usage: a flag, the script's path or the run directory
       3    every replica was lost, and the training state with them
       4    the machine refused: disk, port, processes
@@ -106,7 +115,7 @@ def run(
     )
     terminal = Terminal()
     try:
-        _check(replicas, lanes, script, faults)
+        _check(replicas, min_replicas, lanes, script, faults)
         if lanes is not None:
             warn_idle(terminal, replicas, lanes)
         plan = Plan(
@@ -121,6 +130,7 @@ def run(
                 lanes=lanes,
                 lease_s=lease,
                 budget=budget,
+                min_replicas=min_replicas,
             ),
             faults=",".join(faults),
         )
@@ -139,7 +149,7 @@ async def _launch(plan: Plan, terminal: Terminal) -> int:
     return await Launcher(plan, terminal).run()
 
 
-def _check(replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...]) -> None:
+def _check(replicas: int, min_replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...]) -> None:
     if platform.system() != "Linux":
         raise InfraError(
             f"regrow run needs Linux (pidfd, subreaper), this is {platform.system()}: "
@@ -147,6 +157,8 @@ def _check(replicas: int, lanes: int | None, script: Path, faults: tuple[str, ..
         )
     if replicas < 1:
         raise ConfigError(f"--replicas {replicas}: a job needs at least 1")
+    if min_replicas > replicas:
+        raise ConfigError(f"--min-replicas {min_replicas} is more than --replicas {replicas}: lower it, or start more")
     if lanes is not None and lanes < 1:
         raise ConfigError(f"--lanes {lanes}: a step needs at least 1")
     if not script.is_file():

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from regrow.core.budget import BudgetConfig
 from regrow.core.errors import ConfigError, InfraError, StateError
 
 _TOKEN_BYTES = 32
@@ -33,6 +34,8 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     """The launcher's, with the moment of its birth: together they name one process for good."""
     born: int
+    budget: BudgetConfig = BudgetConfig()
+    min_replicas: int = 1
 
 
 class RunDir:

@@ -1,6 +1,7 @@
 """`regrow status`: who is alive, which lanes, which step. Reads the run directory and /proc, and asks nobody."""
 
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -15,6 +16,8 @@ from regrow.core.records import (
     Committed,
     Departed,
     JobEnded,
+    Line,
+    RestartPlanned,
     RosterAdopted,
     StateFetched,
     WorkerExited,
@@ -35,6 +38,11 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[int, ...]
     step: int | None
     """The step it is at: it has committed every one below."""
+    restarts: int
+    """Within the window: what of `max_restarts` is spent."""
+    max_restarts: int
+    starts_in_s: float | None
+    """How long the back-off keeps it waiting; None unless it is restarting."""
 
 
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,13 +52,18 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     roster: str | None
     replicas: tuple[ReplicaStatus, ...]
+    restarts: int
+    """Of all replicas together, within the window."""
+    max_job_restarts: int
+    restart_window_s: float
+    min_replicas: int
 
 
 @click.command("status")
 @click.argument("run_dir", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def status(run_dir: Path | None, as_json: bool) -> None:
-    """Who is alive, which lanes, which step.
+    """Who is alive, which lanes, which step, how much of the restart budget is spent.
 
     RUN_DIR defaults to the newest run in or below the current folder. Exit code 2 when there is no such run.
     """
@@ -68,10 +81,13 @@ def status(run_dir: Path | None, as_json: bool) -> None:
 def gather(run_dir: RunDir) -> JobStatus:
     job = run_dir.job_file()
     saved = load(run_dir.path)
-    facts = [line.what for line in tail(run_dir.journal, "coordinator", _TAIL_BYTES)]
-    end = next((fact for fact in reversed(facts) if isinstance(fact, JobEnded)), None)
+    lines = tail(run_dir.journal, "coordinator", _TAIL_BYTES)
+    end = next((line.what for line in reversed(lines) if isinstance(line.what, JobEnded)), None)
     is_launched = end is None and is_process(job.pid, job.born)
-    replicas = _replicas(run_dir, job, saved, is_launched)
+    # Of a job that is over, what was spent when it ended.
+    now_s = time.monotonic() if is_launched or not lines else lines[-1].ns / 1e9
+    spending = _Spending(job, saved, lines, now_s)
+    replicas = _replicas(run_dir, job, saved, spending, is_launched)
     steps = [replica.step for replica in replicas if replica.step is not None]
     if saved is not None and saved.roster is not None:
         steps.append(saved.floor)
@@ -87,10 +103,36 @@ def gather(run_dir: RunDir) -> JobStatus:
         step=max(steps, default=None),
         roster=str(saved.roster.version) if saved is not None and saved.roster is not None else None,
         replicas=replicas,
+        restarts=sum(spending.used(name) for name in job.replicas),
+        max_job_restarts=job.budget.max_job_restarts,
+        restart_window_s=job.budget.window_s,
+        min_replicas=job.min_replicas,
     )
 
 
-def _replicas(run_dir: RunDir, job: JobFile, saved: Saved | None, is_launched: bool) -> tuple[ReplicaStatus, ...]:
+class _Spending:
+    """What of the restart budget is spent, and who waits for its next start."""
+
+    def __init__(self, job: JobFile, saved: Saved | None, lines: list[Line], now_s: float) -> None:
+        self._window_s = job.budget.window_s
+        self._spent = saved.spent if saved is not None else {}
+        self._planned = {line.what.member: line for line in lines if isinstance(line.what, RestartPlanned)}
+        self._now_s = now_s
+
+    def used(self, replica: str) -> int:
+        return sum(self._now_s - at < self._window_s for at in self._spent.get(replica, ()))
+
+    def starts_in_s(self, after: Member) -> float | None:
+        """Until the life after this one begins."""
+        line = self._planned.get(Member(after.replica, after.incarnation + 1))
+        if line is None or not isinstance(line.what, RestartPlanned):
+            return None
+        return max(0.0, round(line.ns / 1e9 + line.what.delay_s - self._now_s, 3))
+
+
+def _replicas(
+    run_dir: RunDir, job: JobFile, saved: Saved | None, spending: _Spending, is_launched: bool
+) -> tuple[ReplicaStatus, ...]:
     started: dict[str, WorkerStarted] = {}
     exited: dict[Member, WorkerExited] = {}
     for line in tail(run_dir.journal, "agent", _TAIL_BYTES):
@@ -99,13 +141,16 @@ def _replicas(run_dir: RunDir, job: JobFile, saved: Saved | None, is_launched: b
                 started[line.what.member.replica] = line.what
             case WorkerExited():
                 exited[line.what.member] = line.what
-    return tuple(_replica(run_dir, job, saved, is_launched, name, started.get(name), exited) for name in job.replicas)
+    return tuple(
+        _replica(run_dir, job, saved, spending, is_launched, name, started.get(name), exited) for name in job.replicas
+    )
 
 
 def _replica(
     run_dir: RunDir,
     job: JobFile,
     saved: Saved | None,
+    spending: _Spending,
     is_launched: bool,
     name: str,
     started: WorkerStarted | None,
@@ -113,7 +158,17 @@ def _replica(
 ) -> ReplicaStatus:
     if started is None:
         state = "starting" if is_launched else "dead"
-        return ReplicaStatus(name=name, pid=None, host=None, state=state, lanes=(), step=None)
+        return ReplicaStatus(
+            name=name,
+            pid=None,
+            host=None,
+            state=state,
+            lanes=(),
+            step=None,
+            restarts=spending.used(name),
+            max_restarts=job.budget.max_restarts,
+            starts_in_s=None,
+        )
     member = started.member
     seat = saved.roster.seat(member) if saved is not None and saved.roster is not None else None
     end = exited.get(member)
@@ -132,6 +187,9 @@ def _replica(
         state=state,
         lanes=seat.lanes if seat is not None and state == "running" else (),
         step=_step(run_dir, member),
+        restarts=spending.used(name),
+        max_restarts=job.budget.max_restarts,
+        starts_in_s=spending.starts_in_s(member) if state == "restarting" else None,
     )
 
 
@@ -154,10 +212,21 @@ def _print(found: JobStatus) -> None:
     roster = "" if found.roster is None else f", roster {found.roster}"
     console.print(f"{found.job}: {found.state}{step}{roster}", markup=False)
     table = Table(box=None, pad_edge=False)
-    for title in ("replica", "state", "lanes", "step", "pid", "host"):
+    for title in ("replica", "state", "lanes", "step", "restarts", "pid", "host"):
         table.add_column(title)
     for replica in found.replicas:
-        cells = (replica.step, replica.pid, replica.host)
+        restarts = f"{replica.restarts}/{replica.max_restarts}"
+        state = f"restarting in {replica.starts_in_s:.1f} s" if replica.starts_in_s else replica.state
         lanes = " ".join(map(str, replica.lanes)) or "-"
-        table.add_row(replica.name, replica.state, lanes, *("-" if cell is None else str(cell) for cell in cells))
+        cells = (replica.step, restarts, replica.pid, replica.host)
+        table.add_row(replica.name, state, lanes, *("-" if cell is None else str(cell) for cell in cells))
     console.print(table)
+    if found.restarts:
+        spent = f"{found.restarts} of {found.max_job_restarts} restarts of the job were used"
+        console.print(f"{spent} within the last {found.restart_window_s:g} s", markup=False)
+    lost = [replica.name for replica in found.replicas if replica.state == "lost"]
+    if lost:
+        left = len(found.replicas) - len(lost)
+        console.print(
+            f"{', '.join(lost)} will not be restarted: {left} left, the job needs {found.min_replicas}", markup=False
+        )

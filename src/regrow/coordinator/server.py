@@ -12,16 +12,18 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Protocol, assert_never
 
+import msgspec
+
 from regrow.coordinator.store import Store
 from regrow.core.attendance import names_member
 from regrow.core.errors import ConfigError, InfraError, PeerError
 from regrow.core.invariants import member_of
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import FromMember, Join, Raised, Refuse, ToMember
 from regrow.core.progress import Place
-from regrow.core.records import JobEnded, Refused, ReplicaLost, RosterMade, SeatTaken, WorkerRaised
+from regrow.core.records import JobEnded, Refused, ReplicaLost, RestartPlanned, RosterMade, SeatTaken, WorkerRaised
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.journal import Journal
 from regrow.wire.tcp import Connection, Listener, listen
@@ -40,7 +42,7 @@ class Actuator(Protocol):
 
 
 class Server:
-    """`ended` gets the End of the job. `notice` is called with every Made and Lost, for people."""
+    """`ended` gets the End of the job. `notice` is called with every Made, Granted and Lost, for people."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Server:
         store: Store,
         journal: Journal,
         actuator: Actuator,
-        notice: Callable[[Made | Lost], None],
+        notice: Callable[[Made | Granted | Lost], None],
         warn: Callable[[str], None],
     ) -> None:
         self._membership = Membership(config, store.load())
@@ -170,6 +172,7 @@ class Server:
                     lane=message.lane,
                     scope=message.scope,
                     traceback=message.traceback,
+                    memory=message.memory,
                 )
             )
 
@@ -223,8 +226,11 @@ class Server:
             case Made():
                 self._journal.write(_made(effect))
                 self._notice(effect)
-            case Lost(replica=replica, why=why):
-                self._journal.write(ReplicaLost(replica=replica, why=why))
+            case Granted(member=member, restart=restart, why=why):
+                self._journal.write(RestartPlanned(member=member, why=why, **msgspec.structs.asdict(restart)))
+                self._notice(effect)
+            case Lost(replica=replica, why=why, left=left, needed=needed):
+                self._journal.write(ReplicaLost(replica=replica, why=why, left=left, needed=needed))
                 self._notice(effect)
             case End():
                 self.end(effect)

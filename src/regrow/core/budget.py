@@ -1,5 +1,7 @@
 """How often a replica may be restarted, and how long to wait before it is."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 
@@ -17,10 +19,14 @@ class BudgetConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Restart(msgspec.Struct, frozen=True, kw_only=True):
-    """Start it again, no earlier than after delay_s."""
+    """Start it again, no earlier than after delay_s. The counts are those of the window, this restart included."""
 
     delay_s: float
     used: int
+    limit: int
+    job_used: int
+    job_limit: int
+    window_s: float
 
 
 class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,16 +36,25 @@ class Exhausted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget:
-    """Counts restarts in a sliding window of time."""
+    """Counts restarts in a sliding window of time.
 
-    def __init__(self, config: BudgetConfig) -> None:
+    `spent` is what a predecessor saved. A time that has not come yet is from a clock that began anew since (a reboot): it
+    counts from now on, so that a doubt never gives a replica more restarts than it may have.
+    """
+
+    def __init__(self, config: BudgetConfig, spent: Mapping[str, tuple[float, ...]] | None = None) -> None:
         self._config = config
-        self._spent: dict[str, list[float]] = {}
+        self._spent: dict[str, list[float]] = {name: list(times) for name, times in (spent or {}).items()}
+
+    @property
+    def spent(self) -> dict[str, tuple[float, ...]]:
+        """When each replica was restarted, as far as it still counts."""
+        return {name: tuple(times) for name, times in self._spent.items() if times}
 
     def spend(self, replica: str, now: float) -> Restart | Exhausted:
         config = self._config
         for name, times in self._spent.items():
-            self._spent[name] = [at for at in times if now - at < config.window_s]
+            self._spent[name] = [min(at, now) for at in times if now - at < config.window_s]
         mine = self._spent.setdefault(replica, [])
         everyone = sum(len(times) for times in self._spent.values())
         if len(mine) >= config.max_restarts:
@@ -48,4 +63,11 @@ class Budget:
             return Exhausted(why=f"the job restarted {everyone} replicas within {config.window_s:g} s (--max-job-restarts)")
         mine.append(now)
         delay_s = 0.0 if len(mine) == 1 else config.backoff_s * 2.0 ** (len(mine) - 2)
-        return Restart(delay_s=min(config.backoff_cap_s, delay_s), used=len(mine))
+        return Restart(
+            delay_s=min(config.backoff_cap_s, delay_s),
+            used=len(mine),
+            limit=config.max_restarts,
+            job_used=everyone + 1,
+            job_limit=config.max_job_restarts,
+            window_s=config.window_s,
+        )

@@ -20,7 +20,7 @@ import msgspec
 
 from regrow.core.attendance import names_member
 from regrow.core.budget import Budget, BudgetConfig, Exhausted
-from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import (
     Beat,
@@ -52,6 +52,8 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 1.0
     """How long a complaint may wait for the death that explains it before the same members re-form."""
     budget: BudgetConfig = BudgetConfig()
+    min_replicas: int = 1
+    """The job ends once fewer replicas than this may still run; replicas that are only being restarted count."""
 
 
 class _Presence(msgspec.Struct, kw_only=True):
@@ -81,7 +83,7 @@ class Membership:
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
         self._raises = Raises(config.budget.window_s)
-        self._budget = Budget(config.budget)
+        self._budget = Budget(config.budget, saved.spent if saved else None)
         self._contract: Contract | None = None
         self._lanes = config.lanes or (saved.lanes if saved else None)
         self._opened_s = 0.0
@@ -135,6 +137,7 @@ class Membership:
                 lost=tuple(sorted(self._lost)),
                 ending=self._ending,
                 lanes=self._lanes,
+                spent=self._budget.spent,
             )
         )
 
@@ -216,7 +219,8 @@ class Membership:
         if replica in self._lost:
             return []
         self._lost.add(replica)
-        return [Lost(replica=replica, why=why)]
+        left = len(set(self._config.replicas) - self._lost)
+        return [Lost(replica=replica, why=why, left=left, needed=self._config.min_replicas)]
 
     def _raise(self, now: float, raised: Raised) -> list[MembershipEffect]:
         is_joiner = self.roster is not None and self._is_joiner(raised.member)
@@ -247,13 +251,15 @@ class Membership:
         if member in self._dead:
             return []
         self._dead.add(member)
+        was_given_up = member in self._gone
         self._gone.add(member)
         presence = self._present.pop(member, None)
         is_seated = self.roster is not None and self.roster.seat(member) is not None
         # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
         has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
-        if has_left and not died.clean:
+        # A joiner that is ended because its word of having entered is still on its way may turn out to have left.
+        if has_left and not died.clean and not was_given_up:
             self._failed_late.append(f"{member} {died.how} after its last step")
         effects: list[MembershipEffect] = []
         if has_left:
@@ -277,19 +283,24 @@ class Membership:
         if replica not in self._lost:
             allowed = self._budget.spend(replica, died.now)
             if isinstance(allowed, Exhausted):
-                self._lost.add(replica)
-                effects.append(Lost(replica=replica, why=allowed.why))
+                effects += self._lose(replica, allowed.why)
             elif self._hopeless():
                 return self._end("failed", f"{died.member} {died.how} and there is no other replica to go on with")
             else:
                 member = Member(replica, died.member.incarnation + 1)
                 self._lives[replica] = member.incarnation
-                return [
-                    self._persist(),
-                    Start(member=member, delay_s=allowed.delay_s, why=f"{died.member} {died.how}"),
-                ]
-        if set(self._config.replicas) <= self._lost:
+                why = f"{died.member} {died.how}"
+                granted = Granted(member=member, restart=allowed, why=why)
+                return [self._persist(), granted, Start(member=member, delay_s=allowed.delay_s, why=why)]
+        left, needed = len(set(self._config.replicas) - self._lost), self._config.min_replicas
+        if not left:
             return effects + self._end("failed", "no replica is left that may be restarted")
+        if left < needed:
+            gone = ", ".join(sorted(self._lost))
+            why = f"only {left} of {len(self._config.replicas)} replicas may still run ({gone} will not be restarted)"
+            return effects + self._end(
+                "failed", f"{why}, and the job needs {needed}: mend the cause, or lower --min-replicas"
+            )
         return [*effects, self._persist(), *self._found(f"lost-{replica}")]
 
     def _hopeless(self) -> bool:

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from regrow.core.budget import Restart
 from regrow.core.messages import Raised, ToMember
 from regrow.core.roster import Member, Roster
 
@@ -19,6 +20,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int | None = None
     ending: bool = False
     """Some member has committed the last step."""
+    spent: dict[str, tuple[float, ...]] = {}
+    """When each replica was restarted, on the host's monotonic clock, which outlives every process of the host."""
 
 
 class Persist(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,11 +59,24 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Granted(msgspec.Struct, frozen=True, kw_only=True):
+    """The budget allows a restart: for the journal, and for people."""
+
+    member: Member
+    """Who will be started."""
+    restart: Restart
+    why: str
+
+
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """This replica will not be restarted."""
+    """This replica will not be restarted. The job goes on while `left` is at least `needed`."""
 
     replica: str
     why: str
+    left: int
+    """Replicas that may still run."""
+    needed: int
+    """--min-replicas."""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,4 +89,4 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     """The first exception that led here."""
 
 
-MembershipEffect = Persist | Send | Start | Kill | Made | Lost | End
+MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | End

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from regrow.core.memory import Memory
 from regrow.core.roster import Endpoint, Member, Roster, Version
 
 PROTOCOL = 1
@@ -95,6 +96,8 @@ class Raised(_Message, frozen=True, kw_only=True):
     """None outside lanes."""
     scope: str
     """"step": it may pass elsewhere; "replica": this replica can never take part; "job": only the user can mend it."""
+    memory: Memory | None = None
+    """When it raised for lack of memory."""
 
 
 class Beat(_Message, frozen=True, kw_only=True):

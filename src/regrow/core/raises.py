@@ -2,6 +2,8 @@
 
 The same exception (its kind, at the same line) from a second replica is a bug in the script: a restart would only repeat it.
 An exception of a joiner is the joiner's own: a job that trains does not end because a late replica cannot start.
+Lack of memory is never the script's bug, though replicas that share a host often run out of it at the same line: what one
+holds the other cannot have. It is tried again, within the restart budget.
 """
 
 import msgspec
@@ -42,13 +44,19 @@ class Raises:
         return any(raised.member in members for _, raised, _ in self._heard)
 
     def judge(self, now: float, raised: Raised, is_joiner: bool) -> TryAgain | ReplicaUnfit | ScriptBroken:
-        recent = [other for at, other, by_joiner in self._heard if now - at < self._window_s and not by_joiner]
+        recent = [
+            other
+            for at, other, by_joiner in self._heard
+            if now - at < self._window_s and not by_joiner and other.memory is None
+        ]
         self._heard.append((now, raised, is_joiner))
         what = f"{raised.member} raised {raised.kind}"
         if raised.scope == "replica" or (raised.scope == "job" and is_joiner):
             return ReplicaUnfit(why=what)
         if raised.scope == "job":
             return ScriptBroken(why=f"{what}, which no other replica can mend")
+        if raised.memory is not None:
+            return TryAgain()
         for other in recent:
             same = (other.kind, other.place) == (raised.kind, raised.place)
             if same and other.member.replica != raised.member.replica and not is_joiner:

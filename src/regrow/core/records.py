@@ -7,6 +7,7 @@ measuring phases on one machine.
 import msgspec
 
 from regrow.core.lanes import Node
+from regrow.core.memory import Memory
 from regrow.core.progress import Place
 from regrow.core.roster import Member, Version
 
@@ -51,6 +52,8 @@ class WorkerExited(_Fact, frozen=True, kw_only=True):
     cause: str
     place: Place | None = None
     """Where it was, by its own last stamp."""
+    memory: Memory | None = None
+    """When the kernel killed it for lack of memory, or may have."""
 
 
 class WorkerRaised(_Fact, frozen=True, kw_only=True):
@@ -61,11 +64,30 @@ class WorkerRaised(_Fact, frozen=True, kw_only=True):
     lane: int | None
     scope: str
     traceback: str
+    memory: Memory | None = None
+    """When it raised for lack of memory."""
+
+
+class RestartPlanned(_Fact, frozen=True, kw_only=True):
+    """The budget allows one more life. Counts are of the window, this restart included."""
+
+    member: Member
+    delay_s: float
+    used: int
+    limit: int
+    job_used: int
+    job_limit: int
+    window_s: float
+    why: str
 
 
 class ReplicaLost(_Fact, frozen=True, kw_only=True):
+    """It will not be restarted. The job goes on while `left` is at least `needed`."""
+
     replica: str
     why: str
+    left: int | None = None
+    needed: int | None = None
 
 
 class RosterReceived(_Fact, frozen=True, kw_only=True):
@@ -162,6 +184,7 @@ Fact = (
     | WorkerStarted
     | WorkerExited
     | WorkerRaised
+    | RestartPlanned
     | ReplicaLost
     | RosterReceived
     | GroupsAborted

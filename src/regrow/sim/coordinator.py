@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from regrow.core.errors import Invariant
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import Beat, FromMember
 from regrow.core.records import JobEnded
@@ -95,6 +95,8 @@ class Coordinator:
                 world.agent.start(member, delay_s)
             case Kill(member=member, why=why):
                 world.agent.kill(member, why)
+            case Granted():
+                pass  # what counts is that the agent is told to start it, which a crash may put off
             case Lost():
                 world.referee.lost += 1
             case End(outcome=outcome, why=why):

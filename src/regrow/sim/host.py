@@ -23,6 +23,7 @@ class Agent:
     def start(self, member: Member, delay_s: float) -> None:
         if member not in self._started:
             self._started.add(member)
+            self._world.referee.started(member)
             self._world.timeline.after(delay_s + self._world.chance.soon_s(), None, self._boot, member)
 
     def _boot(self, member: Member) -> None:

@@ -2,6 +2,7 @@
 
 - reference    every state and every committed gradient is that of the undisturbed run
 - one-task     at most one thing is asked of a training thread, and each is answered once
+- budget       no replica is restarted more often than it may be, whatever becomes of the coordinator
 - outcome      the job ends as it may: state-lost only when no living member holds the state, failed only for a cause
 - liveness     once the faults stop, the job comes to an end
 """
@@ -38,6 +39,7 @@ class Referee:
         self._rosters: dict[Version, Roster] = {}
         self._left_out: set[Member] = set()
         """Members some roster went on without."""
+        self._restarts: dict[str, list[float]] = {}
         self.raised = 0
         self.lost = 0
         self.stops = 0
@@ -54,6 +56,16 @@ class Referee:
     def fact(self, who: str, fact: Fact) -> None:
         for violation in self._ledger.observe(who, fact):
             raise Foul(violation.rule, violation.what)
+
+    def started(self, member: Member) -> None:
+        """A coordinator that crashes may put a start off after it was counted: so half a window is looked at."""
+        if member.incarnation == 0:
+            return
+        now, budget = self._world.timeline.now, self._world.budget
+        recent = [at for at in self._restarts.get(member.replica, []) if now - at < budget.window_s / 2]
+        self._restarts[member.replica] = [*recent, now]
+        if len(recent) >= budget.max_restarts:
+            self.fail("budget", f"{member} starts, the limit of {budget.max_restarts} restarts was reached before")
 
     def made(self, roster: Roster, why: str) -> None:
         """Once per version: rosters count from the moment they are durable, or pushed, whichever comes first."""

@@ -66,9 +66,18 @@ class World:
         self.groups = Groups(self)
         self.transfers = Transfers(self, self.groups)
         self.agent = Agent(self)
-        budget = BudgetConfig(max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0)))
+        self.budget = budget = BudgetConfig(
+            max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0))
+        )
         replicas = tuple(f"r{i}" for i in range(self.plan.replicas))
-        config = MembershipConfig(replicas=replicas, lanes=self.plan.lanes, lease_s=6.0, grace_s=1.0, budget=budget)
+        config = MembershipConfig(
+            replicas=replicas,
+            lanes=self.plan.lanes,
+            lease_s=6.0,
+            grace_s=1.0,
+            budget=budget,
+            min_replicas=(3, 1, 1, 1, 2)[seed % 5],
+        )
         self.coordinator = Coordinator(self, config)
         self.faults = Faults(self, plan(chance, faults))
 

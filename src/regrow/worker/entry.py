@@ -4,7 +4,9 @@ Called in a process freshly forked from the warm parent. Exit codes: the script'
 joined; 65 when it ended before the job did; 66 when the others went on without it.
 """
 
+import errno
 import os
+import re
 import runpy
 import sys
 import sysconfig
@@ -15,6 +17,7 @@ from regrow.core.errors import ConfigError, InfraError, RegrowError
 from regrow.core.messages import Raised
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import arm, faultpoint
+from regrow.shell.memory import measure_self
 from regrow.shell.stamp import Stamp, dump_on_signal
 from regrow.worker import job
 from regrow.worker.job import FLUSH_S, Place
@@ -84,6 +87,9 @@ def _report(place: Place, error: BaseException, script: str) -> None:
     text = "".join(traceback.format_exception(type(error), error, trimmed))
     text = text.encode("utf-8", "backslashreplace").decode()  # a message may quote bytes that are no text
     print(text, file=sys.stderr, end="", flush=True)
+    memory = measure_self(f"{type(error).__name__} in the script") if _is_lack_of_memory(error) else None
+    if memory is not None:
+        print(f"regrow: out of memory ({memory})", file=sys.stderr, flush=True)
     step, lane = job.current.position if job.current else (None, None)
     place.session.send(
         Raised(
@@ -94,8 +100,20 @@ def _report(place: Place, error: BaseException, script: str) -> None:
             step=step,
             lane=lane,
             scope=error.scope if isinstance(error, RegrowError) else "step",
+            memory=memory,
         )
     )
+
+
+def _is_lack_of_memory(error: BaseException | None) -> bool:
+    """Of the host's memory. torch has no exception of its own for that: its allocator raises a RuntimeError."""
+    if error is None:
+        return False
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    if isinstance(error, RuntimeError) and re.search(r"DefaultCPUAllocator: (can't allocate|not enough) memory", str(error)):
+        return True
+    return _is_lack_of_memory(error.__cause__)
 
 
 def _from_script(tb: TracebackType | None, script: str) -> TracebackType | None:
