@@ -6,6 +6,16 @@ from regrow.core.messages import Raised, ToMember
 from regrow.core.roster import Member, Roster
 
 
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """The job is over. Whoever still runs is ended, unless the job finished."""
+
+    outcome: str
+    """finished, stopped, failed, state-lost."""
+    why: str
+    first: Raised | None = None
+    """The first exception that led here."""
+
+
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """What must outlive the coordinator."""
 
@@ -19,6 +29,12 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int | None = None
     ending: bool = False
     """Some member has committed the last step."""
+    stopping: bool = False
+    """The operator asked for a stop."""
+    doomed: tuple[Member, ...] = ()
+    """Members to be killed whose death is not proven yet: the order may have been lost."""
+    end: End | None = None
+    """How the job ended: whoever has not heard of it yet must hear the same."""
 
 
 class Persist(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,16 +77,6 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
     replica: str
     why: str
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """The job is over. Whoever still runs is ended, unless the job finished."""
-
-    outcome: str
-    """finished, stopped, failed, state-lost."""
-    why: str
-    first: Raised | None = None
-    """The first exception that led here."""
 
 
 MembershipEffect = Persist | Send | Start | Kill | Made | Lost | End
