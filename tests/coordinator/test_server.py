@@ -11,9 +11,22 @@ from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store, load
 from regrow.core.budget import BudgetConfig
 from regrow.core.errors import InfraError, PeerError
-from regrow.core.membership import MembershipConfig
-from regrow.core.membership_effects import End, Granted, Lost, Made
-from regrow.core.messages import Beat, Contract, Ending, Entered, Join, Left, Push, Raised, Stop
+from regrow.core.membership_config import MembershipConfig
+from regrow.core.membership_effects import End
+from regrow.core.messages import (
+    Beat,
+    Contract,
+    Ending,
+    Enlist,
+    Entered,
+    Exited,
+    Join,
+    Left,
+    Push,
+    Raised,
+    Stop,
+    StopWanted,
+)
 from regrow.core.records import Fact, JobEnded, Refused, RosterMade, WorkerRaised
 from regrow.core.roster import NO_VERSION, Endpoint, Member
 from regrow.shell.journal import Journal, read
@@ -44,13 +57,14 @@ class Room:
     def __init__(self, folder: Path, replicas: int = 2) -> None:
         self.folder = folder
         self.actuator = Recorder()
-        self.notices: list[Made | Granted | Lost] = []
+        self.notices: list[str] = []
         self.warnings: list[str] = []
         names = tuple(f"r{number}" for number in range(replicas))
         config = MembershipConfig(replicas=names, lanes=4, budget=BudgetConfig(backoff_s=0.0))
         self.store = Store(folder)
         journal = Journal(folder / "journal", "coordinator")
-        self.server = Server(config, self.store, journal, self.actuator, self.notices.append, self.warnings.append)
+        job = Enlist(agent="a", job="run", command=("train.py",), config=config)
+        self.server = Server(job, self.store, journal, self.actuator, self.notices.append, self.warnings.append)
 
     async def open(self) -> None:
         self.endpoint = await self.server.listen("127.0.0.1", 0, TOKEN)
@@ -77,6 +91,10 @@ def join(member: Member) -> Join:
         lanes=4,
         step=0,
     )
+
+
+def exited(member: Member, how: str, clean: bool) -> Exited:
+    return Exited(member=member, how=how, clean=clean, never_joined=False)
 
 
 def raised(member: Member, scope: str = "step") -> Raised:
@@ -121,7 +139,7 @@ def test_a_death_is_answered_with_a_roster_and_a_restart(tmp_path: Path) -> None
         first, second = await room.member(R0), await room.member(R1)
         await pushed(first)
         await second.close()
-        room.server.died(R1, "killed by SIGKILL", False)
+        room.server.report(exited(R1, "killed by SIGKILL", False))
         assert (await pushed(first)).roster.members == (R0,)
         assert room.actuator.started[-1] == (Member("r1", 1), 0.0)
         await room.server.close()
@@ -136,7 +154,7 @@ def test_what_a_worker_said_before_it_died_is_heard_first(tmp_path: Path) -> Non
         only = await connect(room.endpoint, TOKEN, "r0.0", DEADLINE_S)
         await only.send(raised(R0))
         await only.close()
-        room.server.died(R0, "exited with code 1", False)  # before the loop has read a byte of it
+        room.server.report(exited(R0, "exited with code 1", False))  # before the loop has read a byte of it
         end = await room.server.ended
         assert (end.outcome, end.first) == ("failed", raised(R0))
         assert room.actuator.started == [(R0, 0.0)]
@@ -181,7 +199,7 @@ def test_a_member_that_comes_back_is_told_the_newest_roster_on_its_new_line(tmp_
         again = await room.member(R0)
         assert await pushed(again) == push
         await again.send(Entered(member=R0, version=push.roster.version, step=0))
-        room.server.request_stop()
+        room.server.report(StopWanted())
         assert await again.receive() == Stop()
         await room.server.close()
 
@@ -197,7 +215,7 @@ def test_the_end_is_journalled_once(tmp_path: Path) -> None:
         await only.send(Ending(member=R0, step=5))
         await only.send(Left(member=R0, version=version, step=5))
         await only.close()
-        room.server.died(R0, "exited with code 0", True)
+        room.server.report(exited(R0, "exited with code 0", True))
         assert (await room.server.ended).outcome == "finished"
         room.server.end(End(outcome="stopped", why="too late"))
         assert room.facts(JobEnded) == [JobEnded(outcome="finished", why="every member has left")]

@@ -296,7 +296,9 @@ def test_joiners_that_come_too_late_to_be_healed_are_ended() -> None:
     desk.hears(join(late))
     assert desk.machine.version > alone, "the joiner is seated"
     desk.hears(Ending(member=A, step=9))
-    assert desk.hears(Left(member=A, version=alone, step=9)) == [Kill(member=late, why="the job is ending")]
+    persist, kill = desk.hears(Left(member=A, version=alone, step=9))
+    assert isinstance(persist, Persist) and late in persist.saved.doomed, "durable before it is ordered"
+    assert kill == Kill(member=late, why="the job is ending")
     desk.sees_dead(late)
     assert ends(desk.sees_dead(A, clean=True)) == ["finished"]
 
@@ -349,7 +351,9 @@ def test_nobody_is_replaced_once_the_end_has_begun() -> None:
 def test_a_stop_reaches_those_who_come_later_too() -> None:
     desk = Desk().founded()
     effects = desk._take(StopRequested(now=0.0))
-    assert effects == [Send(member=m, message=Stop()) for m in (A, B, C)]
+    persist, *told = effects
+    assert isinstance(persist, Persist) and persist.saved.stopping, "durable before it is said"
+    assert told == [Send(member=m, message=Stop()) for m in (A, B, C)]
     assert desk.hears(join(A, seen=V1))[0] == Send(member=A, message=Stop())
 
 

@@ -3,6 +3,7 @@
 import click
 
 from regrow.cli.check import check
+from regrow.cli.coordinator import coordinator
 from regrow.cli.run import run
 from regrow.cli.status import status
 
@@ -17,6 +18,7 @@ def main() -> None:
 
 
 main.add_command(run)
+main.add_command(coordinator)
 main.add_command(status)
 main.add_command(check)
 

@@ -9,11 +9,14 @@ from pathlib import Path
 import click
 
 from regrow.agent.terminal import Terminal
-from regrow.cli.launcher import INFRA, USAGE, Launcher, Plan, warn_idle
+from regrow.cli.address import parse_address
+from regrow.cli.conclusion import INFRA, USAGE
+from regrow.cli.launcher import Launcher, Plan
 from regrow.cli.run_dir import default_path
+from regrow.coordinator.notices import idle
 from regrow.core.budget import BudgetConfig
 from regrow.core.errors import ConfigError, InfraError, RegrowError
-from regrow.core.membership import MembershipConfig
+from regrow.core.membership_config import MembershipConfig
 from regrow.shell.faultpoint import parse
 
 _BUDGET = BudgetConfig()
@@ -36,6 +39,16 @@ _BUDGET = BudgetConfig()
     show_default=True,
     metavar="M",
     help="The job ends once fewer replicas than this may still be restarted.",
+)
+@click.option(
+    "--coordinator",
+    metavar="HOST:PORT",
+    help="Where `regrow coordinator` listens; --run-dir is then its run directory. Default: one inside this process.",
+)
+@click.option(
+    "--token-file",
+    type=click.Path(path_type=Path),
+    help="That coordinator's token, when its run directory is not at hand; or set REGROW_TOKEN.",
 )
 @click.option(
     "--max-restarts",
@@ -85,6 +98,8 @@ def run(
     host: str,
     port: int,
     min_replicas: int,
+    coordinator: str | None,
+    token_file: Path | None,
     max_restarts: int,
     max_job_restarts: int,
     restart_window: float,
@@ -116,12 +131,15 @@ def run(
     terminal = Terminal()
     try:
         _check(replicas, min_replicas, lanes, script, faults)
-        if lanes is not None:
-            warn_idle(terminal, replicas, lanes)
+        if lanes is not None and (warning := idle(replicas, lanes)) is not None:
+            terminal.say(warning)
+        token = _token(coordinator, token_file, port, run_dir)
         plan = Plan(
             script=script.absolute(),
             argv=args,
             run_dir=(run_dir or default_path(Path.cwd())).absolute(),
+            coordinator=None if coordinator is None else parse_address("--coordinator", coordinator),
+            token=token,
             host=host,
             port=port,
             lanes=lanes,
@@ -131,6 +149,7 @@ def run(
                 lease_s=lease,
                 budget=budget,
                 min_replicas=min_replicas,
+                script=script.name,
             ),
             faults=",".join(faults),
         )
@@ -147,6 +166,29 @@ def run(
 
 async def _launch(plan: Plan, terminal: Terminal) -> int:
     return await Launcher(plan, terminal).run()
+
+
+def _token(coordinator: str | None, token_file: Path | None, port: int, run_dir: Path | None) -> str | None:
+    """The token of a coordinator of its own, brought along; None when it lies in the run directory, or is to be made."""
+    if coordinator is None:
+        if token_file is not None:
+            raise ConfigError("--token-file without --coordinator: a coordinator inside this process makes its own token")
+        return None
+    if port:
+        raise ConfigError("--port with --coordinator: the port is the coordinator's own, given by its --listen")
+    if token_file is not None:
+        try:
+            return token_file.read_text().strip()
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"--token-file {token_file} cannot be read ({error}): check the path") from error
+    if "REGROW_TOKEN" in os.environ:
+        return os.environ["REGROW_TOKEN"].strip()
+    if run_dir is None:
+        raise ConfigError(
+            "--coordinator without --run-dir: name the coordinator's run directory, or bring its token with --token-file "
+            "or REGROW_TOKEN"
+        )
+    return None
 
 
 def _check(replicas: int, min_replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...]) -> None:

@@ -3,6 +3,8 @@
 job.json            who runs what
 token               the job's secret, mode 0600
 coordinator.json    what the coordinator must not forget
+plan.json           with a coordinator of its own: the job it serves
+listening.json      with a coordinator of its own: its process and its address
 journal/            one file of facts per process
 output/             what each worker printed
 """
@@ -17,8 +19,10 @@ import msgspec
 
 from regrow.core.budget import BudgetConfig
 from regrow.core.errors import ConfigError, InfraError, StateError
+from regrow.core.roster import Endpoint
 
 _TOKEN_BYTES = 32
+_TOKEN, _JOB, _LISTENING = "token", "job.json", "listening.json"
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,17 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     born: int
     budget: BudgetConfig = BudgetConfig()
     min_replicas: int = 1
+    coordinator: str | None = None
+    """HOST:PORT of a coordinator of its own; None when it is part of `regrow run`."""
+
+
+class ListeningFile(msgspec.Struct, frozen=True, kw_only=True):
+    """listening.json: the coordinator's process, written anew with each start."""
+
+    endpoint: Endpoint
+    host: str
+    pid: int
+    born: int
 
 
 class RunDir:
@@ -44,8 +59,8 @@ class RunDir:
         self.journal = path / "journal"
         self.output = path / "output"
 
-    def create(self, job: JobFile) -> str:
-        """Make it, and the job's token. Nothing remains when it fails."""
+    def create(self, job: JobFile, token: str | None = None) -> str:
+        """Make it, and the job's token unless it is given. Nothing remains when it fails."""
         try:
             self.path.mkdir(parents=True)
         except FileExistsError as error:
@@ -55,21 +70,92 @@ class RunDir:
         except OSError as error:
             raise _refusal(self.path, error) from error
         try:
-            token = secrets.token_hex(_TOKEN_BYTES)
+            token = token or secrets.token_hex(_TOKEN_BYTES)
             self.journal.mkdir()
             self.output.mkdir()
-            _write(self.path / "token", token.encode(), 0o600)
-            _write(self.path / "job.json", msgspec.json.format(msgspec.json.encode(job)) + b"\n", 0o644)
+            _write(self.path / _TOKEN, token.encode(), 0o600)
+            _write(self.path / _JOB, msgspec.json.format(msgspec.json.encode(job)) + b"\n", 0o644)
         except OSError as error:
             self.remove()
             raise _refusal(self.path, error) from error
         return token
 
+    # With a coordinator of its own, which comes first
+
+    def prepare(self) -> bool:
+        """A folder for a coordinator, new or one that it left; false when it was there already."""
+        try:
+            self.path.mkdir(parents=True)
+        except FileExistsError:
+            return False
+        except OSError as error:
+            raise _refusal(self.path, error) from error
+        return True
+
+    def furnish(self) -> str:
+        """Under the coordinator's lock: its token, made by the first one here. ConfigError in a folder of something else."""
+        if (self.path / _JOB).exists() and self.job_file().coordinator is None:
+            raise ConfigError(f"{self.path} belongs to a `regrow run` without --coordinator: choose another --run-dir")
+        token = self.path / _TOKEN
+        if not token.exists():
+            if any(path.name != f"{_TOKEN}.new" for path in self.path.iterdir()):
+                raise ConfigError(f"{self.path} exists and is no coordinator's: choose another --run-dir, or a new folder")
+            fresh = token.with_name(f"{_TOKEN}.new")
+            try:
+                fresh.unlink(missing_ok=True)
+                _write(fresh, secrets.token_hex(_TOKEN_BYTES).encode(), 0o600)
+                fresh.replace(token)
+            except OSError as error:
+                raise _refusal(self.path, error) from error
+        try:
+            self.journal.mkdir(exist_ok=True)
+            self.output.mkdir(exist_ok=True)
+            return token.read_text()
+        except OSError as error:
+            raise _refusal(self.path, error) from error
+
+    def claim(self, job: JobFile) -> str:
+        """`regrow run` moves in with the coordinator whose folder this is; its token. One job may."""
+        try:
+            token = (self.path / _TOKEN).read_text()
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path} is no coordinator's run directory ({error.strerror}): start `regrow coordinator --listen "
+                f"{job.coordinator} --run-dir {self.path}` first, or bring its token with --token-file or REGROW_TOKEN"
+            ) from error
+        try:
+            _write(self.path / _JOB, msgspec.json.format(msgspec.json.encode(job)) + b"\n", 0o644)
+        except FileExistsError as error:
+            raise ConfigError(
+                f"run directory {self.path} has its job already: start another coordinator with another --run-dir"
+            ) from error
+        except OSError as error:
+            raise _refusal(self.path, error) from error
+        return token
+
+    def release(self) -> None:
+        """Undo a claim: nothing ran."""
+        (self.path / _JOB).unlink(missing_ok=True)
+
+    def listening(self) -> ListeningFile | None:
+        try:
+            return msgspec.json.decode((self.path / _LISTENING).read_bytes(), type=ListeningFile)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError as error:
+            raise StateError(f"{self.path / _LISTENING} is damaged: {error}") from error
+
+    def note_listening(self, listening: ListeningFile) -> None:
+        fresh = self.path / f"{_LISTENING}.new"
+        fresh.unlink(missing_ok=True)
+        _write(fresh, msgspec.json.encode(listening), 0o644)
+        fresh.replace(self.path / _LISTENING)
+
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
     def job_file(self) -> JobFile:
-        path = self.path / "job.json"
+        path = self.path / _JOB
         try:
             return msgspec.json.decode(path.read_bytes(), type=JobFile)
         except OSError as error:

@@ -14,21 +14,33 @@ from typing import Protocol, assert_never
 
 import msgspec
 
+from regrow.coordinator.line import Line
+from regrow.coordinator.notices import idle, told
 from regrow.coordinator.store import Store
 from regrow.core.attendance import names_member
-from regrow.core.errors import ConfigError, InfraError, PeerError
+from regrow.core.errors import ConfigError, InfraError
 from regrow.core.invariants import member_of
-from regrow.core.membership import Membership, MembershipConfig
+from regrow.core.membership import Membership
 from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
-from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
-from regrow.core.messages import FromMember, Join, Raised, Refuse, ToMember
-from regrow.core.progress import Place
-from regrow.core.records import JobEnded, Refused, ReplicaLost, RestartPlanned, RosterMade, SeatTaken, WorkerRaised
+from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.messages import Abandoned, Enlist, Exited, FromMember, Push, Raised, Refuse, Report, StopWanted
+from regrow.core.records import (
+    JobEnded,
+    JobOpened,
+    Refused,
+    ReplicaLost,
+    RestartPlanned,
+    RosterMade,
+    SeatTaken,
+    WorkerRaised,
+)
 from regrow.core.roster import Endpoint, Member
+from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
 from regrow.wire.tcp import Connection, Listener, listen
 
 _TICK_S = 0.05
+_RECENT_BYTES = 1 << 22
 _LAST_WORDS_S = 0.02
 """A dead worker's words are already in this process's buffers; only when another holds its socket does it take this long."""
 
@@ -42,18 +54,20 @@ class Actuator(Protocol):
 
 
 class Server:
-    """`ended` gets the End of the job. `notice` is called with every Made, Granted and Lost, for people."""
+    """`ended` gets the End of the job. `notice` gets lines for the operator, `warn` this process's own trouble."""
 
     def __init__(
         self,
-        config: MembershipConfig,
+        job: Enlist,
         store: Store,
         journal: Journal,
         actuator: Actuator,
-        notice: Callable[[Made | Granted | Lost], None],
+        notice: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self._membership = Membership(config, store.load())
+        self._job = job
+        self._saved = store.load()
+        self._membership = Membership(job.config, self._saved)
         self._store = store
         self._journal = journal
         self._actuator = actuator
@@ -61,12 +75,13 @@ class Server:
         self._warn = warn
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[End] = self._loop.create_future()
+        self._noted: JobEnded | None = None
         self.raised: list[Raised] = []
         """Every exception of the user's script, in the order heard."""
+        self._is_founded = self._saved is not None and self._saved.roster is not None
         self._started: set[Member] = set()
         self._dead: set[Member] = set()
-        self._joined: set[Member] = set()
-        self._lines: dict[Member, _Line] = {}
+        self._lines: dict[Member, Line] = {}
         self._events: deque[MembershipEvent] = deque()
         self._is_feeding = False
         self._undone: deque[MembershipEffect] = deque()
@@ -76,7 +91,7 @@ class Server:
 
     async def listen(self, host: str, port: int, token: str) -> Endpoint:
         try:
-            self._listener = await listen(host, port, token, self._serve, self._refuse)
+            self._listener = await listen(host, port, token, self.serve, self._refuse)
         except ConfigError as error:
             if isinstance(error.__cause__, OSError):
                 raise InfraError(str(error)) from error
@@ -84,37 +99,36 @@ class Server:
         return self._listener.endpoint
 
     def open(self) -> None:
-        """Begin: the first workers are started."""
+        """Begin, or go on where an earlier coordinator ended."""
+        self._note_beginning()
         self._feed(Opened(now=_now()))
         if self._is_stuck:
             raise InfraError("the run directory cannot be written: free space, or choose another --run-dir")
         self._spawn(self._tick())
 
-    def died(self, member: Member, how: str, clean: bool, place: Place | None = None) -> None:
-        """Proven by the agent. What the worker said before counts first: an exception explains its exit."""
-        self._dead.add(member)
-        line = self._lines.get(member)
-        died = Died(now=_now(), member=member, how=how, clean=clean, place=place)
-        if line is None:
-            self._feed(died)
-        else:
-            self._spawn(self._bury(line, died))
+    def report(self, report: Report) -> None:
+        """What the agent saw or was told. It may be told again."""
+        match report:
+            case Exited(member=member, how=how, clean=clean, place=place, never_joined=stray):
+                self._died(Died(now=_now(), member=member, how=how, clean=clean, place=place, never_joined=stray))
+            case StopWanted():
+                self._feed(StopRequested(now=_now()))
+            case Abandoned(outcome=outcome, why=why):
+                self.end(End(outcome=outcome, why=why))
+            case _:
+                assert_never(report)
 
-    @property
-    def is_founded(self) -> bool:
-        """Has there been a first roster?"""
-        return self._membership.roster is not None
+    def agent_gone(self) -> None:
+        self._feed(AgentGone(now=_now()))
 
-    def has_joined(self, member: Member) -> bool:
-        return member in self._joined
-
-    def request_stop(self) -> None:
-        self._feed(StopRequested(now=_now()))
+    def agent_came(self) -> None:
+        self._feed(AgentCame(now=_now()))
 
     def end(self, end: End) -> None:
         """The job is over, by the operator's word or by core's."""
         if not self.ended.done():
-            self._journal.write(JobEnded(outcome=end.outcome, why=end.why))
+            if (fact := JobEnded(outcome=end.outcome, why=end.why)) != self._noted:
+                self._journal.write(fact)
             self.ended.set_result(end)
 
     async def close(self) -> None:
@@ -124,9 +138,33 @@ class Server:
         if self._listener is not None:
             await self._listener.close()
 
+    def _note_beginning(self) -> None:
+        """The journal as if there had been one coordinator: one that died may have saved a roster it did not note."""
+        facts = [line.what for line in self._journal.recent(_RECENT_BYTES)]
+        self._noted = next((fact for fact in reversed(facts) if isinstance(fact, JobEnded)), None)
+        roster = self._saved.roster if self._saved else None
+        if roster is not None:
+            if not any(isinstance(fact, RosterMade) and fact.version == roster.version for fact in facts):
+                self._journal.write(_made(Made(roster=roster, why="saved by a coordinator that died before it noted this")))
+        elif self._saved is None and self._job.config.lanes is not None:
+            self._note_job(self._job.config.lanes)
+
+    def _note_job(self, lanes: int) -> None:
+        job = self._job
+        self._journal.write(JobOpened(job=job.job, replicas=job.config.replicas, lanes=lanes, command=job.command))
+
     # Events
 
-    async def _serve(self, connection: Connection) -> None:
+    def _died(self, died: Died) -> None:
+        """What the worker said before counts first: an exception explains its exit."""
+        self._dead.add(died.member)
+        line = self._lines.get(died.member)
+        if line is None:
+            self._feed(died)
+        else:
+            self._spawn(self._bury(line, died))
+
+    async def serve(self, connection: Connection) -> None:
         member = member_of(connection.name)
         if member is None:
             self._refuse(connection.peer, f"{connection.name!r} is no member's name")
@@ -135,7 +173,7 @@ class Server:
             # It knows the token, but no such process lives: what it says (that the script raised, say) must not count.
             self._refuse(connection.peer, f"{member} {'is dead' if member in self._dead else 'was never started'}")
             return
-        line = _Line(connection)
+        line = Line(connection)
         former, self._lines[member] = self._lines.get(member), line
         if former is not None:
             former.connection.abort()  # it came back: what it is told now must not go to the line it gave up
@@ -159,9 +197,7 @@ class Server:
             self._feed(Heard(now=_now(), message=message))
 
     def _note(self, message: FromMember) -> None:
-        if isinstance(message, Join):
-            self._joined.add(message.member)
-        elif isinstance(message, Raised):
+        if isinstance(message, Raised):
             self.raised.append(message)
             self._journal.write(
                 WorkerRaised(
@@ -176,7 +212,7 @@ class Server:
                 )
             )
 
-    async def _bury(self, line: "_Line", died: Died) -> None:
+    async def _bury(self, line: Line, died: Died) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_WORDS_S):
                 await line.closed.wait()
@@ -216,31 +252,49 @@ class Server:
             case Send(member=member, message=message):
                 if isinstance(message, Refuse):
                     self._refuse(str(member), message.why)
+                if isinstance(message, Push):
+                    faultpoint("push", roster=message.roster.version.n)
                 if member in self._lines:
                     self._lines[member].say(message)
             case Start(member=member, delay_s=delay_s, why=why):
+                faultpoint("order")
                 self._started.add(member)
                 self._actuator.start(member, why, delay_s)
             case Kill(member=member, why=why):
+                faultpoint("doom")
                 self._actuator.kill(member, why)
             case Made():
-                self._journal.write(_made(effect))
-                self._notice(effect)
+                self._tell_made(effect)
             case Granted(member=member, restart=restart, why=why):
                 self._journal.write(RestartPlanned(member=member, why=why, **msgspec.structs.asdict(restart)))
-                self._notice(effect)
+                self._notice(told(effect))
             case Lost(replica=replica, why=why, left=left, needed=needed):
                 self._journal.write(ReplicaLost(replica=replica, why=why, left=left, needed=needed))
-                self._notice(effect)
+                self._notice(told(effect))
             case End():
                 self.end(effect)
             case _:
                 assert_never(effect)
         return True
 
+    def _tell_made(self, made: Made) -> None:
+        roster, config = made.roster, self._job.config
+        faultpoint("made", roster=roster.version.n)
+        self._journal.write(_made(made))
+        self._notice(told(made))
+        if config.lanes is None and not self._is_founded:
+            lanes = sum(len(seat.lanes) for seat in roster.seats)
+            self._note_job(lanes)
+            if (warning := idle(len(roster.seats), lanes)) is not None:
+                self._notice(warning)
+        self._is_founded = True
+
     def _persist(self, saved: Saved) -> bool:
+        n = saved.roster.version.n if saved.roster else 0
         try:
+            faultpoint("persist", roster=n)
             self._store.save(saved)
+            faultpoint("persisted", roster=n)
         except OSError as error:
             if not self._is_stuck:
                 self._warn(f"cannot save the coordinator's state ({error}): no replica can be replaced until there is space")
@@ -263,28 +317,6 @@ class Server:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": "the coordinator failed", "exception": error})
-
-
-class _Line:
-    """A member's connection. What it is told goes out in order, and never waits for another member's socket."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.connection = connection
-        self.closed = asyncio.Event()
-        self._queue: asyncio.Queue[ToMember] = asyncio.Queue()
-        self._sender = asyncio.create_task(self._send())
-
-    def say(self, message: ToMember) -> None:
-        self._queue.put_nowait(message)
-
-    def close(self) -> None:
-        self._sender.cancel()
-        self.closed.set()
-
-    async def _send(self) -> None:
-        with contextlib.suppress(PeerError):  # its receiving side sees the same and ends the line
-            while True:
-                await self.connection.send(await self._queue.get())
 
 
 def _made(made: Made) -> RosterMade:

@@ -12,6 +12,9 @@ Rules (docs/protocol.md, invariants M1 to M7):
   ends. It never starts again from initial weights.
 - Once a member has committed the last step nobody is replaced. Whoever has left saw every row of the last boundary; those
   who have not left soon after have lost theirs, and meet again without it.
+- What was decided and may not have been heard outlives a coordinator: who is to be killed, a wish to stop, the end.
+- With no line to the agent and no word of any member for a lease there is nobody left to coordinate: the job ends. That
+  end is a guess, not a proof, so it is not made durable.
 """
 
 from typing import assert_never
@@ -19,9 +22,10 @@ from typing import assert_never
 import msgspec
 
 from regrow.core.attendance import names_member
-from regrow.core.budget import Budget, BudgetConfig, Exhausted
+from regrow.core.budget import Budget, Exhausted
+from regrow.core.membership_config import MembershipConfig as MembershipConfig
 from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
-from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import (
     Beat,
     Complain,
@@ -39,21 +43,6 @@ from regrow.core.messages import (
 )
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version, compose
-
-
-class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator chose."""
-
-    replicas: tuple[str, ...]
-    lanes: int | None = None
-    """None: as the first member to join says."""
-    lease_s: float = 30.0
-    """Silence after which a member is evicted. Fencing does not rest on it."""
-    grace_s: float = 1.0
-    """How long a complaint may wait for the death that explains it before the same members re-form."""
-    budget: BudgetConfig = BudgetConfig()
-    min_replicas: int = 1
-    """The job ends once fewer replicas than this may still run; replicas that are only being restarted count."""
 
 
 class _Presence(msgspec.Struct, kw_only=True):
@@ -79,7 +68,7 @@ class Membership:
         self._lost: set[str] = set(saved.lost) if saved else set()
         self._resumed = saved is not None and bool(saved.lives)
         self._present: dict[Member, _Presence] = {}
-        self._gone: set[Member] = set()
+        self._gone: set[Member] = set(saved.doomed) if saved else set()
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
         self._raises = Raises(config.budget.window_s)
@@ -87,13 +76,18 @@ class Membership:
         self._contract: Contract | None = None
         self._lanes = config.lanes or (saved.lanes if saved else None)
         self._opened_s = 0.0
+        self._agentless_s: float | None = None
+        """Since when there is no line to the agent; None while there is one."""
+        self._heard_s = 0.0
+        self._joined: set[Member] = set()
         self._now_s = 0.0
         self._complained_s: float | None = None
-        self._stopping = False
+        self._stopping = saved.stopping if saved else False
         self._ending = saved.ending if saved else False
         self._left_well = False
         self._failed_late: list[str] = []
         self._over = False
+        self._ended = saved.end if saved else None
 
     @property
     def version(self) -> Version:
@@ -110,22 +104,34 @@ class Membership:
                 return self._hear(now, message)
             case Died():
                 return self._died(event)
+            case AgentGone(now=now):
+                self._agentless_s = now
+                return []
+            case AgentCame():
+                self._agentless_s = None
+                return []
             case Ticked(now=now):
                 return self._expire(now)
             case StopRequested():
-                self._stopping = True
-                return [Send(member=member, message=Stop()) for member in self._present]
+                return self._stop()
         assert_never(event)
 
     # Starting
 
     def _open(self, now: float) -> list[MembershipEffect]:
-        self._opened_s = now
+        self._opened_s = self._heard_s = now
+        if self._ended is not None:
+            self._over = True
+            return [self._persist(), self._ended]
         if not self._resumed:
             self._lives = dict.fromkeys(self._config.replicas, 0)
         # After a restart some of these may never have been started: an agent starts each incarnation at most once.
         starts = [Member(replica, life) for replica, life in self._lives.items() if replica not in self._lost]
-        return [self._persist(), *(Start(member=member, delay_s=0.0, why="the job starts") for member in starts)]
+        return [
+            self._persist(),
+            *(Start(member=member, delay_s=0.0, why="the job starts") for member in starts),
+            *(Kill(member=member, why="an earlier coordinator gave it up") for member in sorted(self._gone)),
+        ]
 
     def _persist(self) -> Persist:
         return Persist(
@@ -138,13 +144,23 @@ class Membership:
                 ending=self._ending,
                 lanes=self._lanes,
                 spent=self._budget.spent,
+                stopping=self._stopping,
+                doomed=tuple(sorted(self._gone - self._dead)),
+                end=self._ended,
             )
         )
+
+    def _stop(self) -> list[MembershipEffect]:
+        if self._stopping:
+            return []
+        self._stopping = True
+        return [self._persist(), *(Send(member=member, message=Stop()) for member in self._present)]
 
     # Messages
 
     def _hear(self, now: float, message: FromMember) -> list[MembershipEffect]:
         member = names_member(message)
+        self._heard_s = now
         presence = self._present.get(member)
         if presence is not None:
             presence.heard_s = now
@@ -183,6 +199,7 @@ class Membership:
 
     def _join(self, now: float, join: Join) -> list[MembershipEffect]:
         member = join.member
+        self._joined.add(member)
         seat = self.roster.seat(member) if self.roster else None
         # Evictions are not remembered across a restart, but who has seen a roster and has no seat was left out of one.
         was_left_out = self.roster is not None and seat is None and join.seen != NO_VERSION
@@ -236,13 +253,9 @@ class Membership:
             return []
         self._ending = True
         seated = set(self.roster.members) if self.roster else set()
-        effects: list[MembershipEffect] = [self._persist()]
-        for replica, incarnation in self._lives.items():
-            member = Member(replica, incarnation)
-            if member not in seated and member not in self._dead:
-                self._gone.add(member)
-                effects.append(Kill(member=member, why="the job is ending"))
-        return effects
+        unseated = {Member(*life) for life in self._lives.items()} - seated - self._dead
+        self._gone |= unseated
+        return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(unseated))]
 
     # Deaths and silence
 
@@ -253,6 +266,8 @@ class Membership:
         self._dead.add(member)
         was_given_up = member in self._gone
         self._gone.add(member)
+        if self.roster is None and member not in self._joined and (died.clean or died.never_joined):
+            return self._end("failed", self._strange_end(died))
         presence = self._present.pop(member, None)
         is_seated = self.roster is not None and self.roster.seat(member) is not None
         # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
@@ -274,6 +289,13 @@ class Membership:
         if has_left:
             return effects
         return effects + self._restart(died)
+
+    def _strange_end(self, died: Died) -> str:
+        """A script that ran to its end and took no part. Once a job runs, that is a replica's trouble, not the job's."""
+        script = self._config.script
+        if died.never_joined:
+            return f"{script} never called regrow.join(): call it before building the model (see the README's script)"
+        return f"{script} ended before its first step: after regrow.join() it must loop over job.steps(...)"
 
     def _restart(self, died: Died) -> list[MembershipEffect]:
         replica = died.member.replica
@@ -309,6 +331,8 @@ class Membership:
 
     def _expire(self, now: float) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
+        if self._agentless_s is not None and now - max(self._agentless_s, self._heard_s) > self._config.lease_s:
+            return self._give_up()
         if self.roster is None:
             return effects
         if now - self._opened_s > self._config.lease_s:
@@ -391,7 +415,7 @@ class Membership:
         if self._ending and staying and all(self._is_joiner(member) for member in staying):
             # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
             self._gone |= staying
-            return [Kill(member=member, why="the job is ending") for member in sorted(staying)]
+            return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(staying))]
         if staying:
             return self._make(staying, cause, why)
         if self._ending:
@@ -444,4 +468,11 @@ class Membership:
 
     def _end(self, outcome: str, why: str) -> list[MembershipEffect]:
         self._over = True
-        return [End(outcome=outcome, why=why, first=self._raises.first)]
+        self._ended = End(outcome=outcome, why=why, first=self._raises.first)
+        return [self._persist(), self._ended]
+
+    def _give_up(self) -> list[MembershipEffect]:
+        """Whoever turns out to live after all finds a successor that knows of no end."""
+        self._over = True
+        why = f"`regrow run` is gone, and no replica was heard for {self._config.lease_s:g} s"
+        return [End(outcome="state-lost" if self.roster else "failed", why=why, first=self._raises.first)]

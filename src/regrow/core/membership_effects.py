@@ -7,6 +7,16 @@ from regrow.core.messages import Raised, ToMember
 from regrow.core.roster import Member, Roster
 
 
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """The job is over. Whoever still runs is ended, unless the job finished."""
+
+    outcome: str
+    """finished, stopped, failed, state-lost."""
+    why: str
+    first: Raised | None = None
+    """The first exception that led here."""
+
+
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """What must outlive the coordinator."""
 
@@ -22,6 +32,12 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """Some member has committed the last step."""
     spent: dict[str, tuple[float, ...]] = {}
     """When each replica was restarted, on the host's monotonic clock, which outlives every process of the host."""
+    stopping: bool = False
+    """The operator asked for a stop."""
+    doomed: tuple[Member, ...] = ()
+    """Members to be killed whose death is not proven yet: the order may have been lost."""
+    end: End | None = None
+    """How the job ended: whoever has not heard of it yet must hear the same."""
 
 
 class Persist(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,16 +93,6 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas that may still run."""
     needed: int
     """--min-replicas."""
-
-
-class End(msgspec.Struct, frozen=True, kw_only=True):
-    """The job is over. Whoever still runs is ended, unless the job finished."""
-
-    outcome: str
-    """finished, stopped, failed, state-lost."""
-    why: str
-    first: Raised | None = None
-    """The first exception that led here."""
 
 
 MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | End

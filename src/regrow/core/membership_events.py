@@ -30,6 +30,20 @@ class Died(msgspec.Struct, frozen=True, kw_only=True):
     """Exit code 0."""
     place: Place | None = None
     """Where it was, by its own last stamp."""
+    never_joined: bool = False
+    """Its script ran to the end without a call of regrow.join()."""
+
+
+class AgentGone(msgspec.Struct, frozen=True, kw_only=True):
+    """There is no line to the agent, which may be gone with all its workers. Only a coordinator of its own says so."""
+
+    now: float
+
+
+class AgentCame(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent is on the line, for the first time or again."""
+
+    now: float
 
 
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,4 +58,4 @@ class StopRequested(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
-MembershipEvent = Opened | Heard | Died | Ticked | StopRequested
+MembershipEvent = Opened | Heard | Died | AgentGone | AgentCame | Ticked | StopRequested

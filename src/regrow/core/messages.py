@@ -2,10 +2,12 @@
 
 import msgspec
 
+from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
+from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
 
 
@@ -133,6 +135,89 @@ class Stop(_Message, frozen=True, kw_only=True):
 ToMember = Push | Refuse | Stop
 
 
+# From the agent to a coordinator elsewhere: every connection begins with Enlist, then all reports so far, in order
+
+
+AGENT = "agent"
+"""The name under which an agent comes through the door."""
+
+
+class Enlist(_Message, frozen=True, kw_only=True):
+    """This agent runs this job, and asks to be told what to start."""
+
+    agent: str
+    """Names one `regrow run` for good: a coordinator serves one."""
+    job: str
+    command: tuple[str, ...]
+    config: MembershipConfig
+
+
+class Exited(_Message, frozen=True, kw_only=True):
+    """A worker's process is gone, with its whole group."""
+
+    member: Member
+    how: str
+    clean: bool
+    """Exit code 0."""
+    place: Place | None = None
+    """Where it was, by its own last stamp."""
+    never_joined: bool
+    """Its script ran to the end without a call of regrow.join()."""
+
+
+class StopWanted(_Message, frozen=True, kw_only=True):
+    """The operator wants the job to stop at the next boundary."""
+
+
+class Abandoned(_Message, frozen=True, kw_only=True):
+    """The job is over by the operator's word or the agent's own failure; its workers are being ended."""
+
+    outcome: str
+    why: str
+
+
+Report = Exited | StopWanted | Abandoned
+"""What an agent reports, over a wire or from the same process."""
+
+FromAgent = Enlist | Report
+
+
+# From a coordinator elsewhere to the agent; also Refuse, when it serves another job
+
+
+class StartWorker(_Message, frozen=True, kw_only=True):
+    """Start this worker after the delay, if it was never started before."""
+
+    member: Member
+    delay_s: float
+    why: str
+
+
+class KillWorker(_Message, frozen=True, kw_only=True):
+    """End this worker's process."""
+
+    member: Member
+    why: str
+
+
+class Notice(_Message, frozen=True, kw_only=True):
+    """A line for the operator's terminal."""
+
+    text: str
+
+
+class Ended(_Message, frozen=True, kw_only=True):
+    """The job is over: end whatever still runs, and hang up."""
+
+    outcome: str
+    why: str
+    raised: tuple[Raised, ...]
+    """The exceptions of the script that were heard, the one to show first ahead."""
+
+
+ToAgent = StartWorker | KillWorker | Notice | Ended | Refuse
+
+
 # Between members
 
 
@@ -208,4 +293,4 @@ class Denied(_Message, frozen=True, kw_only=True):
 
 Door = Challenge | Hello | Welcome | Denied
 
-Message = FromMember | ToMember | Between | Door
+Message = FromMember | ToMember | FromAgent | ToAgent | Between | Door

@@ -3,7 +3,8 @@
 `regrow run --fault r1:backward:step=3:SIGKILL` arms a point in replica r1; unarmed, passing one costs a dictionary look-up.
 
     SPEC    = TARGET ":" POINT [":" KEY "=" VALUE]... ":" ACTION       several are joined with ","
-    TARGET  = replica ("r1") or member ("r1.0"); a bare replica means incarnation 0 of it; "*" is whoever comes there first
+    TARGET  = replica ("r1") or member ("r1.0"); a bare replica means incarnation 0 of it; "*" is whoever comes there first;
+              "coordinator" is a coordinator of its own (regrow coordinator --fault)
     KEY     = step | lane | roster (its n) | nth (the nth time the point matches, from 1)
     ACTION  = SIGKILL | SIGSEGV | SIGSTOP | raise | exit | hang
 """
@@ -39,8 +40,19 @@ POINTS = {
     "fetched": "a joiner, state loaded, about to take part",
     "farewell": "past the last step, about to acknowledge the end",
     "after": "after the loop",
+    "persist": "the coordinator, about to make a decision durable",
+    "persisted": "the coordinator, has made a decision durable, nobody knows yet",
+    "made": "the coordinator, about to note a durable roster in its journal",
+    "push": "the coordinator, about to push a roster to one member",
+    "order": "the coordinator, about to order a start",
+    "doom": "the coordinator, about to order a kill",
+    "end": "the coordinator, about to tell the agent that the job is over",
 }
 ACTIONS = ("SIGKILL", "SIGSEGV", "SIGSTOP", "raise", "exit", "hang")
+
+
+COORDINATOR = Member("coordinator", 0)
+"""As whom a coordinator arms itself."""
 
 
 class FaultInjected(RuntimeError):

@@ -70,6 +70,10 @@ class Journal:
             else:
                 self._append(b"", line)
 
+    def recent(self, size_bytes: int) -> list[Line]:
+        """The lines in about its last size_bytes, those of earlier processes of this name included."""
+        return tail(self._path.parent, self._who, size_bytes)
+
     def close(self) -> None:
         """Idempotent. A line written later counts as lost."""
         with self._lock:

@@ -6,10 +6,12 @@ A crash may come between any two effects. What it had made durable is all its su
 from typing import TYPE_CHECKING
 
 from regrow.core.errors import Invariant
-from regrow.core.membership import Membership, MembershipConfig
+from regrow.core.membership import Membership
+from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
-from regrow.core.membership_events import Heard, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked
 from regrow.core.messages import Beat, FromMember
+from regrow.core.open_orders import OpenOrders
 from regrow.core.records import JobEnded
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ class Coordinator:
         self._config = config
         self._machine: Membership | None = None
         self._saved: Saved | None = None
+        self._orders = OpenOrders()
         self.up = False
         self.life = 0
         """Raised with every start and every crash."""
@@ -32,9 +35,11 @@ class Coordinator:
         self.life += 1
         self._world.story.note("coordinator", f"starts, life {self.life}")
         self._machine = self._world.rules.membership(self._config, self._saved)
+        self._orders = OpenOrders()
         self.take(Opened(now=self._world.timeline.now))
-        self._world.agent.report_all()
+        self.take(AgentGone(now=self._world.timeline.now))
         self._tick(self.life)
+        self._world.agent.connect()
 
     def crash(self, down_s: float) -> None:
         if not self.up or self.ended:
@@ -42,6 +47,7 @@ class Coordinator:
         self.up = False
         self.life += 1
         self._machine = None
+        self._world.agent.cut()
         for process in self._world.agent.processes.values():
             process.wire.cut()
         self._world.timeline.after(down_s, None, self.open)
@@ -54,8 +60,18 @@ class Coordinator:
     def hear(self, message: FromMember) -> None:
         self.take(Heard(now=self._world.timeline.now, message=message))
 
-    def stop(self) -> None:
-        self.take(StopRequested(now=self._world.timeline.now))
+    def agent_came(self) -> None:
+        self.take(AgentCame(now=self._world.timeline.now))
+        for order in self._orders.open():
+            self._world.agent.order(order)
+
+    def agent_gone(self) -> None:
+        self.take(AgentGone(now=self._world.timeline.now))
+
+    def buried(self, died: Died) -> None:
+        if self._machine is not None:
+            self._orders.exited(died.member)
+        self.take(died)
 
     def take(self, event: MembershipEvent) -> None:
         if self._machine is None or self.ended:
@@ -83,6 +99,7 @@ class Coordinator:
         match effect:
             case Persist(saved=saved):
                 self._saved = saved
+                world.referee.is_stop_durable |= saved.stopping
                 if saved.roster is not None:
                     world.referee.made(saved.roster, "made durable")
             case Made(roster=roster, why=why):
@@ -91,10 +108,9 @@ class Coordinator:
                 process = world.agent.processes.get(member)
                 if process is not None and process.alive:
                     process.wire.push(message)
-            case Start(member=member, delay_s=delay_s):
-                world.agent.start(member, delay_s)
-            case Kill(member=member, why=why):
-                world.agent.kill(member, why)
+            case Start() | Kill():
+                self._orders.give(effect)
+                world.agent.order(effect)
             case Granted():
                 pass  # what counts is that the agent is told to start it, which a crash may put off
             case Lost():

@@ -20,6 +20,9 @@ _KINDS = {
     "kill-several": 6,
     "hang": 14,
     "crash-coordinator": 16,
+    "crash-repeatedly": 6,
+    "cut-agent": 8,
+    "lose-agent": 1,
     "disconnect": 14,
     "cut-off": 12,
     "split": 8,
@@ -34,7 +37,7 @@ _POINTS = (
     *("Formed", "Exchanged", "Adopt", "Fetch", "Fetched", "Serve", "Served", "Compute", "LaneDone", "Reduce", "Reduced"),
     *("Bound", "Bounded", "Commit", "StepEntered", "Tell", "Form", "Abort", "Exchange", "Broken", "Leave", "RosterPushed"),
 )
-_COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died")
+_COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
 
 
@@ -55,7 +58,7 @@ def _fault(chance: Chance) -> Fault:
     kind = chance.one_of(_BAG)
     if chance.happens(0.3):
         return Fault(kind=kind, point="", nth=1 + int(chance.draw() ** 2 * 500), at_self=False)
-    on_coordinator = chance.happens(0.7 if kind == "crash-coordinator" else 0.1)
+    on_coordinator = chance.happens(0.7 if kind.startswith("crash") else 0.1)
     point = chance.one_of(_COORDINATOR_POINTS if on_coordinator else _POINTS)
     return Fault(kind=kind, point=point, nth=1 + int(chance.draw() ** 2 * 30), at_self=chance.happens(0.6))
 
@@ -102,9 +105,18 @@ class Faults:
         match fault.kind:
             case "crash-coordinator":
                 world.coordinator.crash(span_s)
+            case "crash-repeatedly":
+                world.coordinator.crash(span_s / 4)
+                for _ in range(chance.whole(1, 4)):
+                    world.timeline.after(chance.between(0.0, span_s), None, world.coordinator.crash, span_s / 4)
+                self.quiet_s += span_s
+            case "cut-agent":
+                world.agent.cut()
+            case "lose-agent":
+                world.agent.perish()
             case "stop":
                 world.referee.stops += 1
-                world.coordinator.stop()
+                world.agent.stop()
             case _ if process is not None:
                 self._hit(fault.kind, process, living, span_s)
 

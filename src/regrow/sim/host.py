@@ -2,38 +2,122 @@
 
 from typing import TYPE_CHECKING
 
-from regrow.core.membership_events import Died
+from regrow.core.membership_effects import Kill, Start
+from regrow.core.membership_events import Died, StopRequested
 from regrow.core.roster import Member
 from regrow.sim.process import Process
 
 if TYPE_CHECKING:
     from regrow.sim.world import World
 
+_AWAY_MOST_S = 3.0
+"""Shorter than the lease: on one machine an agent that stays away for longer is dead."""
+
+
+class _Line:
+    """One connection to a coordinator. Closed once, never opened again; what was under way on it is lost."""
+
+    def __init__(self) -> None:
+        self.open = True
+        self.up_s = 0.0
+        self.down_s = 0.0
+
 
 class Agent:
-    """Outlives coordinators: starts each incarnation at most once, reports every death to each of them."""
+    """Outlives coordinators: starts each incarnation at most once, and tells each of them all that it has to report."""
 
     def __init__(self, world: "World") -> None:
         self._world = world
         self._started: set[Member] = set()
         self._cancelled: set[Member] = set()
-        self._deaths: list[tuple[Member, str, bool]] = []
+        self._reports: list[tuple[Member, str, bool] | None] = []
+        """Deaths in their order; None is the operator's wish to stop."""
+        self._line: _Line | None = None
+        self.alive = True
         self.processes: dict[Member, Process] = {}
 
-    def start(self, member: Member, delay_s: float) -> None:
+    # The line
+
+    def connect(self) -> None:
+        world = self._world
+        if self._line is not None or not self.alive:
+            return
+        if not world.coordinator.up:
+            world.timeline.after(world.chance.between(0.05, 0.5), None, self.connect)
+            return
+        self._line = _Line()
+        world.story.note("agent", "on the line")
+        for report in self._reports:
+            self._send(report)
+        world.coordinator.agent_came()
+
+    def cut(self) -> None:
+        """The line is lost, with whatever was under way in either direction."""
+        if self._line is None:
+            return
+        self._line.open = False
+        self._line = None
+        self._world.coordinator.agent_gone()
+        self._world.timeline.after(self._world.chance.between(0.01, _AWAY_MOST_S), None, self.connect)
+
+    def perish(self) -> None:
+        """kill -9 of the agent: its workers die with it, and nobody reports that."""
+        self.alive = False
+        self._world.referee.is_agent_lost = True
+        self.cut()
+        for process in list(self.processes.values()):
+            process.die("died with the agent")
+
+    def _send(self, report: tuple[Member, str, bool] | None) -> None:
+        line = self._line
+        if line is None:
+            return  # told with the next connection
+        for _ in range(2 if self._world.chance.happens(0.1) else 1):
+            line.up_s = max(line.up_s, self._world.timeline.now + self._world.chance.soon_s())
+            self._world.timeline.after(line.up_s - self._world.timeline.now, None, self._tell, line, report)
+
+    def _tell(self, line: _Line, report: tuple[Member, str, bool] | None) -> None:
+        if not line.open:
+            return
+        now = self._world.timeline.now
+        if report is None:
+            self._world.coordinator.take(StopRequested(now=now))
+            return
+        member, how, clean = report
+        self._world.coordinator.buried(Died(now=now, member=member, how=how, clean=clean))
+
+    def order(self, order: Start | Kill) -> None:
+        """From the coordinator, which says it again on the next line."""
+        line = self._line
+        if line is not None:
+            line.down_s = max(line.down_s, self._world.timeline.now + self._world.chance.soon_s())
+            self._world.timeline.after(line.down_s - self._world.timeline.now, None, self._obey, line, order)
+
+    def _obey(self, line: _Line, order: Start | Kill) -> None:
+        if not line.open or not self.alive:
+            return
+        if isinstance(order, Start):
+            self._start(order.member, order.delay_s)
+        else:
+            self._doom(order.member, order.why)
+
+    # Processes
+
+    def _start(self, member: Member, delay_s: float) -> None:
         if member not in self._started:
             self._started.add(member)
             self._world.referee.started(member)
             self._world.timeline.after(delay_s + self._world.chance.soon_s(), None, self._boot, member)
 
     def _boot(self, member: Member) -> None:
-        if member in self._cancelled:
+        if member in self._cancelled or not self.alive:
+            self._report((member, "was ended before it started", False))
             return
         process = self.processes[member] = Process(self._world, member)
         self._world.story.note("agent", f"started {member}")
         self._world.timeline.after(self._world.chance.work_s(), process, process.boot)
 
-    def kill(self, member: Member, why: str) -> None:
+    def _doom(self, member: Member, why: str) -> None:
         self._cancelled.add(member)
         # Now and then the order takes long: what is to be killed lives on as a zombie and must be fenced without it.
         delay_s = self._world.chance.soon_s() if self._world.chance.happens(0.7) else self._world.chance.between(1.0, 20.0)
@@ -44,16 +128,15 @@ class Agent:
         if process is not None:
             process.die(f"killed by the agent: {why}")
 
+    # Reports
+
     def reap(self, process: Process, how: str, clean: bool) -> None:
-        self._deaths.append((process.member, how, clean))
-        self._report(process.member, how, clean)
+        self._report((process.member, how, clean))
 
-    def report_all(self) -> None:
-        for death in self._deaths:
-            self._report(*death)
+    def stop(self) -> None:
+        self._report(None)
 
-    def _report(self, member: Member, how: str, clean: bool) -> None:
-        self._world.timeline.after(self._world.chance.soon_s(), None, self._tell, member, how, clean)
-
-    def _tell(self, member: Member, how: str, clean: bool) -> None:
-        self._world.coordinator.take(Died(now=self._world.timeline.now, member=member, how=how, clean=clean))
+    def _report(self, report: tuple[Member, str, bool] | None) -> None:
+        if self.alive:
+            self._reports.append(report)
+            self._send(report)

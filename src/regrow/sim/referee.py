@@ -45,6 +45,8 @@ class Referee:
         self.stops = 0
         self.corruptions = 0
         self.late_kills = 0
+        self.is_agent_lost = False
+        self.is_stop_durable = False
 
     @property
     def rosters(self) -> int:
@@ -120,16 +122,19 @@ class Referee:
                 if not parted:
                     self.fail("outcome", f"{end.outcome}, but nobody saw the end")
                 stopped_early = any(p.attendance.step < world.plan.steps for p in parted)
+                if end.outcome == "finished" and self.is_stop_durable:
+                    self.fail("outcome", "finished, but the operator's stop was heard and made durable")
                 if stopped_early and not self.stops:
                     self.fail("outcome", "stopped early, but nobody asked for it")
             case "state-lost":
                 # Whoever was left out of a durable roster may reach the end unheard: its copy does not count.
                 kept = [p for p in parted if (p.alive or p.exited_clean) and p.member not in self._left_out]
-                if holders or kept:
+                # Nobody is left who could tell the coordinator that the end was reached.
+                if holders or (kept and not self.is_agent_lost):
                     saved = (holders or kept)[0]
                     self.fail("outcome", f"state-lost ({end.why}), but {saved.name} holds step {saved.attendance.step}")
             case "failed":
-                if not (self.raised or self.lost or self.late_kills):
+                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost):
                     self.fail("outcome", f"failed ({end.why}), but no cause was injected")
             case _:
                 self.fail("outcome", f"unknown outcome {end.outcome}")

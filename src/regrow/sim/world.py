@@ -3,7 +3,7 @@
 import msgspec
 
 from regrow.core.budget import BudgetConfig
-from regrow.core.membership import MembershipConfig
+from regrow.core.membership_config import MembershipConfig
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
 from regrow.sim.faults import Faults, plan

@@ -13,10 +13,11 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from regrow.core.errors import PeerError
+from regrow.core.errors import ConfigError, PeerError
 from regrow.core.messages import Ask, Beat, FromMember, Get, Join, Push, Put, Refuse, Stop, Value
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
+from regrow.shell.backoff import Backoff
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
@@ -25,7 +26,6 @@ from regrow.worker.healing import Donor
 from regrow.worker.meetings import Meetings
 
 _CONNECT_S = 10.0
-_ARRIVE_S = 30.0
 _BEAT_S = 1.0
 _RETRY_S = 0.1
 _PULSE_S = 0.05
@@ -139,15 +139,13 @@ class Session:
         return listener.endpoint
 
     async def _arrive(self) -> Connection:
-        """Strangers may crowd the coordinator's door just now: that is worth a wait, and no reason to die."""
-        end_s = self._loop.time() + _ARRIVE_S
+        """The coordinator may be away, or strangers crowd its door: worth any wait, and no reason to die."""
+        backoff = Backoff()
         while True:
             try:
                 return await self._connect()
             except PeerError:
-                if self._loop.time() > end_s:
-                    raise
-            await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(backoff.delay_s())
 
     async def _connect(self) -> Connection:
         self._connection = await connect(self._door.coordinator, self._door.token, str(self._door.member), _CONNECT_S)
@@ -161,14 +159,25 @@ class Session:
                     self._hear(await connection.receive())
             except PeerError:
                 self._connection = None
-            while self._connection is None:
-                await asyncio.sleep(_RETRY_S)
-                try:
-                    connection = await self._connect()
-                except PeerError:
-                    pass  # still away: members train on without it, and come back to it
+            connection = await self._return()
             if self._join is not None:
                 self._outbox.put_nowait(self._join())
+
+    async def _return(self) -> Connection:
+        """Members train on while the coordinator is away, and come back to it."""
+        backoff = Backoff()
+        refusal = ""
+        while True:
+            await asyncio.sleep(backoff.delay_s())
+            try:
+                return await self._connect()
+            except PeerError:
+                pass
+            except ConfigError as error:
+                # Another job's coordinator, or one of another version, listens there now: ours may still come back.
+                if str(error) != refusal:
+                    refusal = str(error)
+                    self._journal.write(Refused(peer="coordinator", why=refusal))
 
     def _hear(self, message: object) -> None:
         inbox = self._inbox

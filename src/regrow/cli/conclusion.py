@@ -1,0 +1,50 @@
+"""The end of a job, for people and for scripts: what the terminal shows, and the exit code."""
+
+from pathlib import Path
+
+from regrow.agent.terminal import STDERR, Terminal
+from regrow.core.membership_effects import End
+from regrow.core.messages import Raised
+
+FINISHED, FAILED, USAGE, STATE_LOST, INFRA, BUG, STOPPED = 0, 1, 2, 3, 4, 70, 130
+CODES = {"finished": FINISHED, "failed": FAILED, "state-lost": STATE_LOST, "bug": BUG, "stopped": STOPPED}
+
+
+def conclude(terminal: Terminal, end: End, raised: list[Raised], output: str) -> None:
+    """The first failure first, then what became of the job. `output` is where the workers' output lies."""
+    if end.outcome in ("failed", "state-lost"):
+        first = end.first or (raised[0] if raised else None)
+        if first is not None:
+            _show(terminal, first, [other for other in raised if other != first])
+    words = {
+        "finished": f"the job finished: {end.why}",
+        "stopped": f"the job was stopped: {end.why}",
+        "failed": f"the job failed: {end.why}",
+        "bug": f"the job was ended: {end.why}",
+        "state-lost": (
+            f"the training state is lost: {end.why}.\n"
+            "Regrow never restarts from initial weights by itself. Look for the cause in the output above and in "
+            f"{output}, then start a new run; more --replicas make this less likely."
+        ),
+    }
+    terminal.say(words[end.outcome])
+
+
+def _show(terminal: Terminal, first: Raised, others: list[Raised]) -> None:
+    terminal.say(f"the first failure, {_place(first)}:")
+    prefix = f"[{first.member.replica}] "
+    text = "".join(f"{prefix}{line}\n" for line in first.traceback.splitlines())
+    terminal.write(STDERR, text.encode(errors="replace"))
+    if others:
+        terminal.say("also: " + "; ".join(f"{raised.kind}, {_place(raised)}" for raised in others))
+
+
+def _place(raised: Raised) -> str:
+    where = "" if raised.step is None else f" in step {raised.step}"
+    lane = "" if raised.lane is None else f", lane {raised.lane}"
+    return f"{raised.member}{where}{lane} at {raised.place}"
+
+
+def short(path: Path) -> str:
+    """As the user would type it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -1,0 +1,24 @@
+"""What a coordinator tells people, in words."""
+
+from regrow.core.membership_effects import Granted, Lost, Made
+
+
+def told(notice: Made | Granted | Lost) -> str:
+    if isinstance(notice, Lost):
+        if notice.left < notice.needed:
+            return f"{notice.replica} will not be restarted: {notice.why}"
+        left = f"{notice.left} {'replica is' if notice.left == 1 else 'replicas are'} left"
+        return f"the job goes on without {notice.replica}: {notice.why}; {left}"
+    if isinstance(notice, Granted):
+        restart = notice.restart
+        when = f"in {restart.delay_s:g} s" if restart.delay_s else "at once"
+        return f"{notice.member} starts {when}: restart {restart.used} of {restart.limit} within {restart.window_s:g} s"
+    names = ", ".join(str(member) for member in notice.roster.members)
+    return f"roster {notice.roster.version} ({notice.why}): {names}"
+
+
+def idle(replicas: int, lanes: int) -> str | None:
+    """A warning, when some replicas have nothing to compute."""
+    if replicas <= lanes:
+        return None
+    return f"warning: {replicas} replicas share {lanes} lanes: {replicas - lanes} of them will compute nothing"

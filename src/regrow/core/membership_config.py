@@ -1,0 +1,22 @@
+"""What the operator chose for a job. It travels to a coordinator elsewhere, and must outlive it."""
+
+import msgspec
+
+from regrow.core.budget import BudgetConfig
+
+
+class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What the operator chose."""
+
+    replicas: tuple[str, ...]
+    lanes: int | None = None
+    """None: as the first member to join says."""
+    lease_s: float = 30.0
+    """Silence after which a member is evicted. Fencing does not rest on it."""
+    grace_s: float = 1.0
+    """How long a complaint may wait for the death that explains it before the same members re-form."""
+    budget: BudgetConfig = BudgetConfig()
+    min_replicas: int = 1
+    """The job ends once fewer replicas than this may still run; replicas that are only being restarted count."""
+    script: str = "the script"
+    """Its name, for people."""
