@@ -13,10 +13,21 @@ Importing this module is cheap and has no effects; torch is imported by join().
 
 from typing import TYPE_CHECKING
 
-from regrow.core.errors import ConfigError, InfraError, Invariant, Mismatch, PeerError, RegrowError, StateError
+from regrow.core.errors import (
+    ConfigError,
+    InfraError,
+    Invariant,
+    Mismatch,
+    PeerError,
+    PoisonError,
+    RegrowError,
+    StateError,
+)
 
 if TYPE_CHECKING:
-    from regrow.worker.job import Job
+    from collections.abc import Iterable
+
+    from regrow.worker.job import Job, Strength
 
 __version__ = "0.1.0"
 __all__ = [
@@ -26,29 +37,41 @@ __all__ = [
     "Job",
     "Mismatch",
     "PeerError",
+    "PoisonError",
     "RegrowError",
     "StateError",
+    "Strength",
     "join",
 ]
 
 
-def join(*, lanes: int | None = None, microbatches_per_lane: int = 1, seed: int = 0, threads: int = 1) -> "Job":
+def join(
+    *,
+    lanes: int | None = None,
+    microbatches_per_lane: int = 1,
+    seed: int = 0,
+    threads: int = 1,
+    skip: "Iterable[tuple[int, int]]" = (),
+) -> "Job":
     """Take part in the job this process was started for by `regrow run`; alone, be a job of one. Seeds everything.
 
     lanes: how many parts a step has, whoever computes them (default: the --lanes flag, else 8).
     microbatches_per_lane: batches each lane adds up, in order.
     seed: decides the data's order and all randomness.
     threads: intra-op threads; part of the mathematics, so never derived from the machine.
+    skip: (step, lane) pairs to leave out of their steps, for example those that a former run found to be poison.
     """
     from regrow.worker import entry
     from regrow.worker.job import join_job
 
-    return join_job(entry.place, lanes=lanes, microbatches_per_lane=microbatches_per_lane, seed=seed, threads=threads)
+    return join_job(
+        entry.place, lanes=lanes, microbatches_per_lane=microbatches_per_lane, seed=seed, threads=threads, skip=skip
+    )
 
 
 def __getattr__(name: str) -> object:
-    if name == "Job":
-        from regrow.worker.job import Job
+    if name in ("Job", "Strength"):
+        from regrow.worker import job
 
-        return Job
+        return getattr(job, name)
     raise AttributeError(f"module 'regrow' has no attribute {name!r}")

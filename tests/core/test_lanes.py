@@ -5,7 +5,7 @@ from itertools import combinations, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regrow.core.lanes import Node, children, cover, deal, is_partition, lanes_in, leaf, merges, root, settled, spread
+from regrow.core.lanes import Node, children, cover, deal, lanes_in, leaf, merges, missing, root, settled, spread
 
 LANES = st.integers(1, 24)
 
@@ -108,7 +108,6 @@ def test_spread_deals_each_missing_lane_once_and_evenly(case: tuple[int, frozens
 
 
 def test_a_partition_holds_each_lane_once() -> None:
-    assert is_partition(4, [Node(0, 2), Node(2, 4)])
-    assert not is_partition(4, [Node(0, 2), Node(1, 4)])
-    assert not is_partition(4, [Node(0, 2)])
-    assert is_partition(4, [root(4)])
+    assert missing(4, [Node(0, 2), Node(2, 4)]) == missing(4, [root(4)]) == frozenset()
+    assert missing(4, [Node(0, 2), Node(1, 4)]) is None and missing(4, [Node(3, 5)]) is None
+    assert missing(4, [Node(0, 2)]) == {2, 3} and missing(2, []) == {0, 1}

@@ -194,7 +194,7 @@ def test_a_coordinator_that_crashed_before_it_could_end_the_job_ends_it_when_it_
     config = msgspec.structs.replace(CONFIG, min_replicas=3)
     desk = Desk(config=config).founded()
     spend_all(desk, "r0")
-    back = Desk(desk.saved, config, now=desk.now)
+    back = Desk(msgspec.structs.replace(desk.saved, end=None), config, now=desk.now)
     assert ends(back.sees_dead(Member("r0", 2))) == ["failed"]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.core.errors import Invariant
-from regrow.core.lanes import Node, cover, is_partition, leaf
+from regrow.core.lanes import Node, cover, leaf, missing
 from regrow.core.resolve import Divided, Resolution, Stateless, Statement, resolve
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version, compose
 
@@ -136,7 +136,7 @@ def test_the_plan_lists_each_lane_once_and_nobody_keeps_what_it_does_not_hold(ca
     outcome = resolve(made, lanes, table)
     assert isinstance(outcome, Resolution)
     nodes = [node for share in outcome.shares for node in (*share.keep, *map(leaf, share.compute))]
-    assert is_partition(lanes, nodes)
+    assert missing(lanes, nodes) == frozenset()
     held = {s.member: s.held for s in table if s.step == outcome.step}
     for share in outcome.shares:
         assert set(share.keep) <= set(held.get(share.member, ()))

@@ -15,7 +15,7 @@ import xxhash
 
 from regrow.collectives.group import Group
 from regrow.core.errors import Invariant, PeerError, StateError
-from regrow.core.lanes import Node, children, is_partition, merges, root
+from regrow.core.lanes import Node, children, missing, root
 from regrow.state.gradient import Gradient, Part, Pool, add, divide
 from regrow.state.layout import Layout, aligned
 
@@ -53,8 +53,8 @@ def reduce(
     pool: Pool,
 ) -> Gradient:
     """The step's gradient, divided, complete on every member; its loss is the weighted mean (nan of no weight)."""
-    if len(holdings) != group.size or not is_partition(lanes, [node for nodes in holdings for node in nodes]):
-        raise Invariant(f"holdings {holdings} of {group.size} members do not hold each of {lanes} lanes once")
+    if len(holdings) != group.size or missing(lanes, [node for nodes in holdings for node in nodes]) is None:
+        raise Invariant(f"holdings {holdings} of {group.size} members hold one of {lanes} lanes twice")
     notes = _exchange_notes(group, rank, layout, holdings, held)
     try:
         return _reduce(group, rank, layout, lanes, holdings, held, notes, pool)
@@ -77,7 +77,7 @@ def _reduce(
     parts = _collect(group, rank, ranges, holdings, held, notes, pool)
     result = pool.take()
     start, stop = ranges[rank]
-    own = _total(layout, lanes, parts, result.buffer[start:stop])
+    own = _total(layout, lanes, parts, start, result.buffer[start:stop])
     mean = divide(layout, own, result.buffer[start:stop])
     incoming = [result.buffer[low:high] for low, high in ranges]
     group.exchange(incoming, [incoming[rank]] * group.size)
@@ -143,13 +143,26 @@ def _collect(
     return parts
 
 
-def _total(layout: Layout, lanes: int, parts: dict[Node, tuple[Part, bool]], out: torch.Tensor) -> Part:
-    """The sum of all parts in tree order. `out` may be used, and is where the last sum goes."""
-    top = root(lanes)
+def _total(layout: Layout, lanes: int, parts: dict[Node, tuple[Part, bool]], start: int, out: torch.Tensor) -> Part:
+    """The sum of all parts in tree order. `out` may be used, and is where the last sum goes.
+
+    A lane that is left out is absent: its sibling stands for their parent, and is never added to zeros.
+    """
     spare: list[torch.Tensor] = []
-    for parent in merges(lanes, tuple(parts)):
-        (left, left_free), (right, right_free) = (parts.pop(child) for child in children(parent))
-        spare += [part.data for part, free in ((right, right_free), (left, left_free)) if free]
-        where = out if parent == top else spare.pop() if spare else aligned(out.numel(), out.device)
-        parts[parent] = add(layout, left, right, where), where is not out
-    return parts[top][0]
+    left_to_add = len(parts) - 1
+
+    def total(node: Node) -> tuple[Part, bool] | None:
+        nonlocal left_to_add
+        if node in parts or node.size == 1:
+            return parts.get(node)
+        sides = [side for side in map(total, children(node)) if side is not None]
+        if len(sides) < 2:
+            return sides[0] if sides else None
+        (left, left_free), (right, right_free) = sides
+        spare.extend(part.data for part, free in ((right, right_free), (left, left_free)) if free)
+        left_to_add -= 1
+        where = out if not left_to_add else spare.pop() if spare else aligned(out.numel(), out.device)
+        return add(layout, left, right, where), where is not out
+
+    whole = total(root(lanes))
+    return whole[0] if whole is not None else Part(start, out, 0, 0.0, 0.0)

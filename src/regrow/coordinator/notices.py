@@ -1,9 +1,9 @@
 """What a coordinator tells people, in words."""
 
-from regrow.core.membership_effects import Granted, Lost, Made
+from regrow.core.membership_effects import Granted, Lost, Made, Poisoned
 
 
-def told(notice: Made | Granted | Lost) -> str:
+def told(notice: Made | Granted | Lost | Poisoned) -> str:
     if isinstance(notice, Lost):
         if notice.left < notice.needed:
             return f"{notice.replica} will not be restarted: {notice.why}"
@@ -13,6 +13,9 @@ def told(notice: Made | Granted | Lost) -> str:
         restart = notice.restart
         when = f"in {restart.delay_s:g} s" if restart.delay_s else "at once"
         return f"{notice.member} starts {when}: restart {restart.used} of {restart.limit} within {restart.window_s:g} s"
+    if isinstance(notice, Poisoned):
+        then = "the step goes on without it" if notice.decision == "skip" else "the job stops before that step"
+        return f"{notice.poison.words(notice.samples)}; {then}"
     names = ", ".join(str(member) for member in notice.roster.members)
     return f"roster {notice.roster.version} ({notice.why}): {names}"
 

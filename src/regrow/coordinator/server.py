@@ -21,12 +21,25 @@ from regrow.core.attendance import names_member
 from regrow.core.errors import ConfigError, InfraError
 from regrow.core.invariants import member_of
 from regrow.core.membership import Membership
-from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import (
+    End,
+    Granted,
+    Kill,
+    Lost,
+    Made,
+    MembershipEffect,
+    Persist,
+    Poisoned,
+    Saved,
+    Send,
+    Start,
+)
 from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import Abandoned, Enlist, Exited, FromMember, Push, Raised, Refuse, Report, StopWanted
 from regrow.core.records import (
     JobEnded,
     JobOpened,
+    LanePoisoned,
     Refused,
     ReplicaLost,
     RestartPlanned,
@@ -271,6 +284,11 @@ class Server:
             case Lost(replica=replica, why=why, left=left, needed=needed):
                 self._journal.write(ReplicaLost(replica=replica, why=why, left=left, needed=needed))
                 self._notice(told(effect))
+            case Poisoned(poison=poison, samples=samples, decision=decision):
+                self._journal.write(
+                    LanePoisoned(cell=poison.cell, replicas=poison.replicas, samples=samples, decision=decision)
+                )
+                self._notice(told(effect))
             case End():
                 self.end(effect)
             case _:
@@ -322,7 +340,17 @@ class Server:
 def _made(made: Made) -> RosterMade:
     roster = made.roster
     seats = tuple(SeatTaken(member=seat.member, founder=seat.founder, lanes=seat.lanes) for seat in roster.seats)
-    return RosterMade(version=roster.version, cause=roster.cause, why=made.why, floor=roster.floor, seats=seats)
+    return RosterMade(
+        version=roster.version,
+        cause=roster.cause,
+        why=made.why,
+        floor=roster.floor,
+        seats=seats,
+        skips=roster.skips,
+        suspects=roster.suspects,
+        halt=roster.halt,
+        shrinks=roster.shrinks,
+    )
 
 
 def _now() -> float:

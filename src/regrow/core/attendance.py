@@ -16,6 +16,7 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - A result is void once a resolution decided to redo its step.
 - A step is committed by the boundary's verdict or by a resolution, and by nothing else.
 - State is served only from an interaction point: parameters are then exactly those of `step`.
+- The only holder of the state does not compute a lane that somebody died in.
 """
 
 from enum import Enum
@@ -274,8 +275,11 @@ class Attendance:
             return effects + self._farewell(roster)
         todo = sorted(lanes_in(self._holdings()[roster.index(self.me)]) - lanes_in(self.held))
         if todo:
+            safe = [lane for lane in todo if lane not in roster.suspected(self.step)]
+            if not safe and len(roster.seats) == 1:
+                return effects  # it may kill this member, the last to hold the state: wait until another one is healed
             self.task = Task.LANE
-            return [*effects, Compute(step=self.step, lane=todo[0])]
+            return [*effects, Compute(step=self.step, lane=(safe or todo)[0])]
         if self.result is None:
             return effects + self._ask(Reduce(version=roster.version, step=self.step, holdings=self._holdings()))
         row = Row(version=roster.version, step=self.step, digest=self.result.digest, stop=self._stop)
@@ -298,7 +302,8 @@ class Attendance:
         if resolution is not None and resolution.step == self.step:
             parts = [(*share.keep, *map(leaf, share.compute)) for share in resolution.shares]
         else:
-            parts = [tuple(map(leaf, seat.lanes)) for seat in acting.seats]
+            skipped = acting.skipped(self.step)
+            parts = [tuple(leaf(lane) for lane in seat.lanes if lane not in skipped) for seat in acting.seats]
         holdings = tuple(tuple(sorted(settled(self._lanes, part))) for part in parts)
         self._planned = (acting.version, self.step, holdings)
         return holdings
@@ -333,7 +338,9 @@ class Attendance:
                 if self.step >= self._last:
                     self.task = Task.GONE
                     self._left = Left(member=self.me, version=acting.version, step=self.step)
-                    return [Tell(message=self._left), Leave(why="the job is complete", fault=None)]
+                    halt = acting.halt if acting.halt is not None and acting.halt.step <= self.step else None
+                    leave = Leave(why=halt.why, fault="halt") if halt else Leave(why="the job is complete", fault=None)
+                    return [Tell(message=self._left), leave]
                 if stop:
                     self._last = self.step + 1
                 return self._commit("boundary")

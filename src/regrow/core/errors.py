@@ -4,6 +4,7 @@ RegrowError
 ├── ConfigError    the user: a flag, an argument, a loop body
 ├── PeerError      nobody yet: another process failed, the protocol will deal with it
 ├── InfraError     the operator: a disk, a port, a machine
+├── PoisonError    the user: samples that kill whoever computes them
 ├── StateError     the operator: training state is missing, different or damaged
 │   └── Mismatch   this replica alone: its state or settings are not the job's
 └── Invariant      us: a bug in Regrow; carries the story that led there
@@ -29,6 +30,12 @@ class PeerError(RegrowError):
 
 class InfraError(RegrowError):
     """The machine refused: disk full, port taken, process limit."""
+
+
+class PoisonError(RegrowError):
+    """A lane kills whoever computes it, and the job halts before its step; the parameters are as before that step."""
+
+    scope = "job"
 
 
 class StateError(RegrowError):

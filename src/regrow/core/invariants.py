@@ -15,7 +15,7 @@ after every event and real journals afterwards. docs/invariants.md explains each
 
 import msgspec
 
-from regrow.core.lanes import is_partition, lanes_in
+from regrow.core.lanes import lanes_in, missing
 from regrow.core.records import (
     Committed,
     Departed,
@@ -84,7 +84,7 @@ class Ledger:
                 return self._computed(who, fact)
             case Committed():
                 return self._committed(who, fact)
-            case Departed(fault=None):
+            case Departed(fault=None | "halt"):
                 return self._departed(who, fact)
             case WorkerRaised(kind=kind) if kind.rpartition(".")[2] in ("PeerError", "Invariant"):
                 return [_broken("own-fault", f"{fact.member} ended because of {kind}", (who, fact))]
@@ -100,6 +100,7 @@ class Ledger:
             roster = self._rosters.get(commit.attempt)
             if roster is None:
                 continue  # the coordinator's early facts were rotated away, or it was killed before writing this one
+            found += self._counted(who, commit)
             for seat, nodes in zip(roster.seats, commit.holdings, strict=False):
                 holder = str(seat.member)
                 if holder in self.incomplete:
@@ -160,15 +161,27 @@ class Ledger:
             what = f"{who} committed step {fact.step}, its next was {life.next_step}"
             found.append(_broken("steps-go-on", what, (who, fact)))
         life.next_step = fact.step + 1
-        nodes = [node for held in fact.holdings for node in held]
-        if self._lanes is not None and not is_partition(self._lanes, nodes):
-            what = f"step {fact.step} counts {[str(node) for node in nodes]} for {self._lanes} lanes"
-            found.append(_broken("each-lane-once", what, (who, fact)))
+        found += self._counted(who, fact)
         other_who, other = self._commits.setdefault(fact.step, (who, fact))
         if (other.digest, other.attempt, other.holdings) != (fact.digest, fact.attempt, fact.holdings):
             what = f"step {fact.step} was committed with different results by {other_who} and {who}"
             found.append(_broken("one-gradient", what, (other_who, other), (who, fact)))
         return found
+
+    def _counted(self, who: str, fact: Committed) -> list[Violation]:
+        nodes = [node for held in fact.holdings for node in held]
+        if self._lanes is None:
+            return []
+        absent = missing(self._lanes, nodes)
+        roster = self._rosters.get(fact.attempt)
+        if absent and roster is not None:
+            skipped = {cell.lane for cell in roster.skips if cell.step == fact.step}
+            absent = frozenset() if roster.shrinks else absent - skipped
+        # Without its roster nobody can say whether a lane was left out by decision: settle looks again.
+        if absent is None or (absent and roster is not None):
+            what = f"step {fact.step} counts {[str(node) for node in nodes]} for {self._lanes} lanes"
+            return [_broken("each-lane-once", what, (who, fact))]
+        return []
 
     def _departed(self, who: str, fact: Departed) -> list[Violation]:
         self._ends.append((who, fact))

@@ -2,7 +2,8 @@
 
 The tree depends on the number of lanes alone. A node is the half-open range of lanes below it; the children of [a, b)
 meet at a plus the largest power of two below b - a. Whoever holds both children of a node may add them; nobody ever adds
-anything else. That is why the sum does not depend on who holds what.
+anything else. That is why the sum does not depend on who holds what. A lane that is left out of a step is no zero: its
+sibling stands for their parent.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,6 +11,16 @@ from collections.abc import Iterable, Iterator
 import msgspec
 
 from regrow.core.errors import Invariant
+
+
+class Cell(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One lane of one step."""
+
+    step: int
+    lane: int
+
+    def __str__(self) -> str:
+        return f"lane {self.lane} of step {self.step}"
 
 
 class Node(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -96,9 +107,11 @@ def lanes_in(nodes: Iterable[Node]) -> frozenset[int]:
     return frozenset(lane for node in nodes for lane in node.lanes)
 
 
-def is_partition(lanes: int, nodes: Iterable[Node]) -> bool:
-    """Do these nodes hold each lane exactly once?"""
-    return sorted(lane for node in nodes for lane in node.lanes) == list(range(lanes))
+def missing(lanes: int, nodes: Iterable[Node]) -> frozenset[int] | None:
+    """The lanes that none of these nodes holds; None when one is held twice, or is no lane."""
+    listed = [lane for node in nodes for lane in node.lanes]
+    held = set(listed)
+    return frozenset(range(lanes)) - held if len(held) == len(listed) and held <= set(range(lanes)) else None
 
 
 def deal(lanes: int, members: int) -> tuple[range, ...]:

@@ -10,6 +10,8 @@ Rules (docs/protocol.md, invariants M1 to M7):
 - A joiner is seated once every member has entered the current roster, so that one change is digested before the next.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights.
+- A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
+  Enough different replicas dead in it make it poison: it is left out, or the job ends before its step, in good order.
 - Once a member has committed the last step nobody is replaced. Whoever has left saw every row of the last boundary; those
   who have not left soon after have lost theirs, and meet again without it.
 - What was decided and may not have been heard outlives a coordinator: who is to be killed, a wish to stop, the end.
@@ -17,14 +19,28 @@ Rules (docs/protocol.md, invariants M1 to M7):
   end is a guess, not a proof, so it is not made durable.
 """
 
+from collections.abc import Iterable
 from typing import assert_never
 
 import msgspec
 
 from regrow.core.attendance import names_member
 from regrow.core.budget import Budget, Exhausted
+from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig as MembershipConfig
-from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import (
+    End,
+    Granted,
+    Kill,
+    Lost,
+    Made,
+    MembershipEffect,
+    Persist,
+    Poisoned,
+    Saved,
+    Send,
+    Start,
+)
 from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import (
     Beat,
@@ -41,8 +57,10 @@ from regrow.core.messages import (
     StatelessFound,
     Stop,
 )
+from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
-from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version, compose
+from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Roster, Version, at_home, compose
+from regrow.core.suspicion import Suspicion
 
 
 class _Presence(msgspec.Struct, kw_only=True):
@@ -86,6 +104,9 @@ class Membership:
         self._ending = saved.ending if saved else False
         self._left_well = False
         self._failed_late: list[str] = []
+        self._skips: set[Cell] = set(saved.skips) if saved else set()
+        self._suspicion = Suspicion(config.poison_after, saved.suspects if saved else ())
+        self._halt = saved.halt if saved else None
         self._over = False
         self._ended = saved.end if saved else None
 
@@ -144,6 +165,9 @@ class Membership:
                 ending=self._ending,
                 lanes=self._lanes,
                 spent=self._budget.spent,
+                skips=tuple(sorted(self._skips)),
+                suspects=self._suspicion.suspects,
+                halt=self._halt,
                 stopping=self._stopping,
                 doomed=tuple(sorted(self._gone - self._dead)),
                 end=self._ended,
@@ -209,6 +233,7 @@ class Membership:
             self._term = join.seen.term + 1
         if self._contract is None:
             self._contract, self._lanes = join.contract, join.lanes
+            self._skips.update(join.skips)
         difference = self._contract.difference(join.contract)
         if difference is not None:
             return self._refuse(member, difference)
@@ -241,6 +266,8 @@ class Membership:
 
     def _raise(self, now: float, raised: Raised) -> list[MembershipEffect]:
         is_joiner = self.roster is not None and self._is_joiner(raised.member)
+        if self._halt is not None:
+            return []  # everyone is told that the job halts, by an exception
         match self._raises.judge(now, raised, is_joiner):
             case ReplicaUnfit(why=why):
                 return self._lose(raised.member.replica, why)
@@ -281,7 +308,11 @@ class Membership:
             effects += self._end_begins()
             self._await_others(died.now)
         elif is_seated:
+            if not was_given_up:
+                effects += self._blame(member, died.place)
             effects += self._issue(f"died-{member}", f"{member} {died.how}")
+            if self._halt is not None and not self._over:
+                effects += self._end_begins()
         if self._over:
             return effects
         if self._ending:
@@ -289,6 +320,25 @@ class Membership:
         if has_left:
             return effects
         return effects + self._restart(died)
+
+    def _blame(self, member: Member, place: Place | None) -> list[MembershipEffect]:
+        """Was it the lane that it died in?"""
+        if place is None or place.step is None or place.lane is None:
+            place = self._raises.place_of(member)
+        if place is None or place.step is None or place.lane is None:
+            return []
+        cell = Cell(place.step, place.lane)
+        if cell in self._skips or self._halt is not None or cell.step < self._floor:
+            return []  # old news: deaths are reported again to a coordinator that came back
+        poison = self._suspicion.blame(cell, member.replica)
+        if poison is None:
+            return []
+        samples = self._contract.samples(cell) if self._contract else ()
+        if self._config.on_poison == "skip":
+            self._skips.add(cell)
+        else:
+            self._halt = Halt(step=cell.step, why=poison.words(samples))
+        return [Poisoned(poison=poison, samples=samples, decision=self._config.on_poison)]
 
     def _strange_end(self, died: Died) -> str:
         """A script that ran to its end and took no part. Once a job runs, that is a replica's trouble, not the job's."""
@@ -350,9 +400,15 @@ class Membership:
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
             self._complained_s = None
             effects += self._issue("complaint", "a group broke, and every member lives")
+        if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
+            effects += self._issue("alone", "nobody else can come who would hold the state")
         if self._ending and not self._over:
             effects += self._finish()
         return effects
+
+    def _may_come(self, members: Iterable[Member]) -> bool:
+        """May another replica still join these?"""
+        return not self._ending and bool(set(self._config.replicas) - self._lost - {m.replica for m in members})
 
     def _can_go_on_without(self, member: Member, now: float) -> bool:
         """Is somebody else heard who is known to hold the state?"""
@@ -422,7 +478,8 @@ class Membership:
             return self._finish()
         # Exceptions of the script are the script's failure, though the state is lost with them.
         outcome = "failed" if self._raises.came_from(roster.members) else "state-lost"
-        return self._end(outcome, f"every member of roster {roster.version} is lost, the last because {why}")
+        poison = "" if self._halt is None else f"; {self._halt.why}"
+        return self._end(outcome, f"every member of roster {roster.version} is lost, the last because {why}{poison}")
 
     def _is_joiner(self, member: Member) -> bool:
         """Present or on its way, and it has never entered a roster."""
@@ -436,7 +493,14 @@ class Membership:
         old = self.roster
         seats = {member: self._seat_of(member, old) for member in members}
         assert self._lanes is not None, "the first member to join says how many lanes there are"
-        self.roster = compose(version, seats, self._lanes, self._floor, cause)
+        self._suspicion.forget(self._floor)
+        roster = compose(version, seats, self._lanes, self._floor, cause)
+        if self._config.on_loss == "shrink":
+            roster = at_home(roster, self._lanes, self._config.replicas)
+        elif len(members) > 1 or self._may_come(members):
+            roster = msgspec.structs.replace(roster, suspects=self._suspicion.suspects)
+        skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
+        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt)
         push = Push(roster=self.roster)
         told = [Send(member=member, message=push) for member in self.roster.members]
         return [self._persist(), Made(roster=self.roster, why=why), *told]
@@ -460,6 +524,8 @@ class Membership:
             return []
         if not self._left_well and self._now_s - self._opened_s <= self._config.lease_s and self._resumed:
             return []  # those who left well may have exited before this start: their exits are still being reported
+        if self._halt is not None and (self._left_well or self._failed_late):
+            return self._end("failed", self._halt.why)
         if self._failed_late:
             return self._end("failed", "; ".join(self._failed_late))
         if not self._left_well:

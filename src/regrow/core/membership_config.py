@@ -1,5 +1,7 @@
 """What the operator chose for a job. It travels to a coordinator elsewhere, and must outlive it."""
 
+from typing import Literal
+
 import msgspec
 
 from regrow.core.budget import BudgetConfig
@@ -18,5 +20,11 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     budget: BudgetConfig = BudgetConfig()
     min_replicas: int = 1
     """The job ends once fewer replicas than this may still run; replicas that are only being restarted count."""
+    on_loss: Literal["redistribute", "shrink"] = "redistribute"
+    """Whether the lanes of a lost replica go to the others, or are left out until it is back."""
+    on_poison: Literal["stop", "skip"] = "stop"
+    """Whether a lane that kills its replicas ends the job, or is left out of its step."""
+    poison_after: int = 2
+    """Deaths of different replicas in the same lane of the same step that make it poison."""
     script: str = "the script"
     """Its name, for people."""

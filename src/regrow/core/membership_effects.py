@@ -1,10 +1,14 @@
 """What the coordinator is told to do, in order."""
 
+from typing import Literal
+
 import msgspec
 
 from regrow.core.budget import Restart
+from regrow.core.lanes import Cell
 from regrow.core.messages import Raised, ToMember
-from regrow.core.roster import Member, Roster
+from regrow.core.roster import Halt, Member, Roster, Suspect
+from regrow.core.suspicion import Poison
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +38,9 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """When each replica was restarted, on the host's monotonic clock, which outlives every process of the host."""
     stopping: bool = False
     """The operator asked for a stop."""
+    skips: tuple[Cell, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    halt: Halt | None = None
     doomed: tuple[Member, ...] = ()
     """Members to be killed whose death is not proven yet: the order may have been lost."""
     end: End | None = None
@@ -95,4 +102,13 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """--min-replicas."""
 
 
-MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | End
+class Poisoned(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane kills whoever computes it: for the journal, and for people."""
+
+    poison: Poison
+    samples: tuple[int, ...]
+    """The data set's indices in that lane; empty when they are not known."""
+    decision: Literal["stop", "skip"]
+
+
+MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | Poisoned | End

@@ -2,13 +2,18 @@
 
 import msgspec
 
+from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
+from regrow.core.order import Plan
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 
 PROTOCOL = 2
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
+
+
+_PLAN_TERMS = ("seed", "lanes", "microbatches_per_lane", "batch_size", "dataset size")
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +28,15 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
             if ours != theirs:
                 return f"{name} is {theirs}, the job has {ours}"
         return None
+
+    def samples(self, cell: Cell) -> tuple[int, ...]:
+        """The data set's indices in this lane of this step; none when the terms do not tell."""
+        try:
+            seed, lanes, microbatches, batch_size, size = (int(self.terms[name]) for name in _PLAN_TERMS)
+        except (KeyError, ValueError):
+            return ()
+        plan = Plan(seed=seed, lanes=lanes, microbatches_per_lane=microbatches, batch_size=batch_size, dataset_size=size)
+        return tuple(index for number in range(microbatches) for index in plan.samples(cell.step, cell.lane, number))
 
 
 class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -44,6 +58,8 @@ class Join(_Message, frozen=True, kw_only=True):
     entered: Version
     """The newest roster it went on under; (0, 0) for none."""
     step: int
+    skips: tuple[Cell, ...] = ()
+    """Lanes the script leaves out; a term of the contract too."""
 
 
 class Entered(_Message, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Exceptions of the user's script: is it this attempt's bad luck, this replica's trouble, or a bug that everyone has?
 
-The same exception (its kind, at the same line) from a second replica is a bug in the script: a restart would only repeat it.
+The same exception (its kind, at the same line) from a second replica, in another lane or outside lanes, is a bug in the
+script: a restart would only repeat it. In the same lane of the same step it may be the samples: core.suspicion judges that.
 An exception of a joiner is the joiner's own: a job that trains does not end because a late replica cannot start.
 Lack of memory is never the script's bug, though replicas that share a host often run out of it at the same line: what one
 holds the other cannot have. It is tried again, within the restart budget.
@@ -9,6 +10,7 @@ holds the other cannot have. It is tried again, within the restart budget.
 import msgspec
 
 from regrow.core.messages import Raised
+from regrow.core.progress import Place
 from regrow.core.roster import Member
 
 
@@ -40,6 +42,13 @@ class Raises:
         """What the user should see first."""
         return self._heard[0][1] if self._heard else None
 
+    def place_of(self, member: Member) -> Place | None:
+        """Where this member was when it raised."""
+        for _, raised, _ in self._heard:
+            if raised.member == member:
+                return Place(step=raised.step, lane=raised.lane, phase="raised")
+        return None
+
     def came_from(self, members: tuple[Member, ...]) -> bool:
         return any(raised.member in members for _, raised, _ in self._heard)
 
@@ -59,6 +68,8 @@ class Raises:
             return TryAgain()
         for other in recent:
             same = (other.kind, other.place) == (raised.kind, raised.place)
+            if same and raised.lane is not None and (other.step, other.lane) == (raised.step, raised.lane):
+                continue  # the lane's fault rather than the script's: core.suspicion judges that by the deaths
             if same and other.member.replica != raised.member.replica and not is_joiner:
                 where = f"{raised.kind} at {raised.place} was raised by {other.member} and by {raised.member}"
                 return ScriptBroken(why=f"{where}: an error in the script, not in a machine")

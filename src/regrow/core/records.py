@@ -6,10 +6,10 @@ measuring phases on one machine.
 
 import msgspec
 
-from regrow.core.lanes import Node
+from regrow.core.lanes import Cell, Node
 from regrow.core.memory import Memory
 from regrow.core.progress import Place
-from regrow.core.roster import Member, Version
+from regrow.core.roster import Halt, Member, Suspect, Version
 
 
 class _Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="fact"):
@@ -35,6 +35,10 @@ class RosterMade(_Fact, frozen=True, kw_only=True):
     why: str
     floor: int
     seats: tuple[SeatTaken, ...]
+    skips: tuple[Cell, ...] = ()
+    suspects: tuple[Suspect, ...] = ()
+    halt: Halt | None = None
+    shrinks: bool = False
 
 
 class WorkerStarted(_Fact, frozen=True, kw_only=True):
@@ -88,6 +92,15 @@ class ReplicaLost(_Fact, frozen=True, kw_only=True):
     why: str
     left: int | None = None
     needed: int | None = None
+
+
+class LanePoisoned(_Fact, frozen=True, kw_only=True):
+    """This lane of this step killed these replicas. `samples`: its indices in the data set."""
+
+    cell: Cell
+    replicas: tuple[str, ...]
+    samples: tuple[int, ...]
+    decision: str
 
 
 class RosterReceived(_Fact, frozen=True, kw_only=True):
@@ -186,6 +199,7 @@ Fact = (
     | WorkerRaised
     | RestartPlanned
     | ReplicaLost
+    | LanePoisoned
     | RosterReceived
     | GroupsAborted
     | GroupsFormed

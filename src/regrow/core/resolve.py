@@ -104,7 +104,7 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
     return Resolution(
         version=roster.version,
         step=step,
-        last=min(s.last for s in holders),
+        last=min([s.last for s in holders] + ([roster.halt.step] if roster.halt else [])),
         shares=shares,
         donors={str(joiner): current[i % len(current)] for i, joiner in enumerate(joiners)},
         reporter=holders[0].member,
@@ -151,27 +151,53 @@ def _difference(holders: list[Statement]) -> str | None:
 
 
 def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> tuple[Share, ...]:
-    """Held subtrees stay with one holder each, larger first; the missing lanes are dealt.
+    """Held subtrees stay with one holder each, larger first; the missing lanes are dealt, but for those left out.
 
     A step of which nothing is held starts under this roster, so the roster's own lanes hold for it. Otherwise the missing
     lanes go to those who hold state: the others are still being healed.
     """
+    skipped = roster.skipped(step)
     keep: dict[Member, list[Node]] = {member: [] for member in roster.members}
     taken: set[int] = set()
     offers = [(-node.size, roster.index(s.member), node, s.member) for s in holders if s.step == step for node in s.held]
     for _, _, node, member in sorted(offers):
-        if taken.isdisjoint(node.lanes):
+        if taken.isdisjoint(node.lanes) and skipped.isdisjoint(node.lanes):
             taken.update(node.lanes)
             keep[member].append(node)
-    if taken:
-        able = [s.member for s in holders]
-        dealt = dict(zip(able, spread(set(range(lanes)) - taken, len(able)), strict=True))
+    seated = {seat.member: [lane for lane in seat.lanes if lane not in skipped] for seat in roster.seats}
+    able = [s.member for s in holders]
+    if roster.shrinks:
+        # Nobody computes another's lanes; who is still being healed has none in a step that is under way.
+        dealt = {member: [lane for lane in own if lane not in taken] for member, own in seated.items()}
+        dealt = dealt if not taken else {member: dealt[member] for member in able}
     else:
-        dealt = {seat.member: seat.lanes for seat in roster.seats}
+        lost = set(range(lanes)) - taken - skipped
+        suspected = {lane: dead for lane, dead in roster.suspected(step).items() if lane in lost}
+        if suspected:
+            dealt = _deal_suspects(lost, suspected, able, keep)
+        elif taken:
+            dealt = dict(zip(able, map(list, spread(lost, len(able))), strict=True))
+        else:
+            dealt = seated
     shares = tuple(
-        Share(member=member, keep=tuple(sorted(keep[member])), compute=dealt.get(member, ())) for member in roster.members
+        Share(member=member, keep=tuple(sorted(keep[member])), compute=tuple(dealt.get(member, ())))
+        for member in roster.members
     )
     counted = sorted([*lanes_in(n for s in shares for n in s.keep), *(lane for s in shares for lane in s.compute)])
-    if counted != list(range(lanes)):
-        raise Invariant(f"the plan of step {step} does not list each lane once: {shares}")
+    wanted = counted if roster.shrinks else [lane for lane in range(lanes) if lane not in skipped]
+    if counted != wanted or len(set(counted)) != len(counted):
+        raise Invariant(f"the plan of step {step} does not list each of lanes {wanted} once: {shares}")
     return shares
+
+
+def _deal_suspects(
+    lost: set[int], suspected: dict[int, tuple[str, ...]], able: list[Member], keep: dict[Member, list[Node]]
+) -> dict[Member, list[int]]:
+    """All suspects to one member, which computes nothing else: one that has not died of them yet, then one that holds
+    little, because what it holds may die with it."""
+    dead = {replica for replicas in suspected.values() for replica in replicas}
+    tester = min(able, key=lambda member: (member.replica in dead, len(lanes_in(keep[member])), member))
+    others = [member for member in able if member != tester] or [tester]
+    dealt = dict(zip(others, map(list, spread(lost - suspected.keys(), len(others))), strict=True))
+    dealt[tester] = dealt.get(tester, []) + sorted(suspected)
+    return dealt

@@ -7,7 +7,7 @@ coordinator, n with each roster of that term.
 import msgspec
 
 from regrow.core.errors import Invariant
-from regrow.core.lanes import deal
+from regrow.core.lanes import Cell, deal
 
 
 class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -53,6 +53,21 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[int, ...]
 
 
+class Suspect(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane of a step that a replica died in."""
+
+    cell: Cell
+    replicas: tuple[str, ...]
+    """Those that died in it."""
+
+
+class Halt(msgspec.Struct, frozen=True, kw_only=True):
+    """The job ends before this step: nobody can compute it."""
+
+    step: int
+    why: str
+
+
 class Roster(msgspec.Struct, frozen=True, kw_only=True):
     """Who takes part from now on."""
 
@@ -62,6 +77,14 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     """The job has committed every step below this one; a roster that would resolve lower is refused."""
     cause: str
     """Id of the observation that led to this roster."""
+    skips: tuple[Cell, ...] = ()
+    """Lanes left out by decision."""
+    suspects: tuple[Suspect, ...] = ()
+    """Lanes that are computed last, by one member, while another holds the state."""
+    halt: Halt | None = None
+    """The job ends before its time."""
+    shrinks: bool = False
+    """Lanes that nobody sits at are left out, not dealt to others."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -76,8 +99,12 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
                 return index
         raise Invariant(f"{member} has no seat in roster {self.version}")
 
-    def lanes_of(self, member: Member) -> tuple[int, ...]:
-        return self.seats[self.index(member)].lanes
+    def skipped(self, step: int) -> frozenset[int]:
+        return frozenset(cell.lane for cell in self.skips if cell.step == step)
+
+    def suspected(self, step: int) -> dict[int, tuple[str, ...]]:
+        """Suspect lanes of this step, with the replicas that died in them."""
+        return {suspect.cell.lane: suspect.replicas for suspect in self.suspects if suspect.cell.step == step}
 
 
 def compose(version: Version, present: dict[Member, tuple[Endpoint, bool]], lanes: int, floor: int, cause: str) -> Roster:
@@ -88,3 +115,10 @@ def compose(version: Version, present: dict[Member, tuple[Endpoint, bool]], lane
         for member, dealt in zip(members, deal(lanes, len(members)), strict=True)
     )
     return Roster(version=version, seats=seats, floor=floor, cause=cause)
+
+
+def at_home(roster: Roster, lanes: int, replicas: tuple[str, ...]) -> Roster:
+    """The same members, each with the lanes that are its own while every replica is there; nobody takes over another's."""
+    homes = dict(zip(replicas, deal(lanes, len(replicas)), strict=True))
+    seats = tuple(msgspec.structs.replace(seat, lanes=tuple(homes[seat.member.replica])) for seat in roster.seats)
+    return msgspec.structs.replace(roster, seats=seats, shrinks=True)

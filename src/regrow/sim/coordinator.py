@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 from regrow.core.errors import Invariant
 from regrow.core.membership import Membership
 from regrow.core.membership_config import MembershipConfig
-from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import (
+    End,
+    Granted,
+    Kill,
+    Lost,
+    Made,
+    MembershipEffect,
+    Persist,
+    Poisoned,
+    Saved,
+    Send,
+    Start,
+)
 from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked
 from regrow.core.messages import Beat, FromMember
 from regrow.core.open_orders import OpenOrders
@@ -113,6 +125,8 @@ class Coordinator:
                 world.agent.order(effect)
             case Granted():
                 pass  # what counts is that the agent is told to start it, which a crash may put off
+            case Poisoned():
+                world.referee.poisoned(effect)
             case Lost():
                 world.referee.lost += 1
             case End(outcome=outcome, why=why):

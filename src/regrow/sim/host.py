@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from regrow.core.membership_effects import Kill, Start
 from regrow.core.membership_events import Died, StopRequested
+from regrow.core.progress import Place
 from regrow.core.roster import Member
 from regrow.sim.process import Process
 
@@ -30,7 +33,7 @@ class Agent:
         self._world = world
         self._started: set[Member] = set()
         self._cancelled: set[Member] = set()
-        self._reports: list[tuple[Member, str, bool] | None] = []
+        self._reports: list[Died | None] = []
         """Deaths in their order; None is the operator's wish to stop."""
         self._line: _Line | None = None
         self.alive = True
@@ -68,7 +71,7 @@ class Agent:
         for process in list(self.processes.values()):
             process.die("died with the agent")
 
-    def _send(self, report: tuple[Member, str, bool] | None) -> None:
+    def _send(self, report: Died | None) -> None:
         line = self._line
         if line is None:
             return  # told with the next connection
@@ -76,15 +79,14 @@ class Agent:
             line.up_s = max(line.up_s, self._world.timeline.now + self._world.chance.soon_s())
             self._world.timeline.after(line.up_s - self._world.timeline.now, None, self._tell, line, report)
 
-    def _tell(self, line: _Line, report: tuple[Member, str, bool] | None) -> None:
+    def _tell(self, line: _Line, report: Died | None) -> None:
         if not line.open:
             return
         now = self._world.timeline.now
         if report is None:
             self._world.coordinator.take(StopRequested(now=now))
             return
-        member, how, clean = report
-        self._world.coordinator.buried(Died(now=now, member=member, how=how, clean=clean))
+        self._world.coordinator.buried(msgspec.structs.replace(report, now=now))
 
     def order(self, order: Start | Kill) -> None:
         """From the coordinator, which says it again on the next line."""
@@ -111,7 +113,7 @@ class Agent:
 
     def _boot(self, member: Member) -> None:
         if member in self._cancelled or not self.alive:
-            self._report((member, "was ended before it started", False))
+            self._report(Died(now=0.0, member=member, how="was ended before it started", clean=False))
             return
         process = self.processes[member] = Process(self._world, member)
         self._world.story.note("agent", f"started {member}")
@@ -131,12 +133,16 @@ class Agent:
     # Reports
 
     def reap(self, process: Process, how: str, clean: bool) -> None:
-        self._report((process.member, how, clean))
+        place = None
+        if process.lane is not None:
+            place = Place(step=process.lane.step, lane=process.lane.lane, phase="microbatch")
+            self._world.referee.died(process.member, process.lane)
+        self._report(Died(now=0.0, member=process.member, how=how, clean=clean, place=place))
 
     def stop(self) -> None:
         self._report(None)
 
-    def _report(self, report: tuple[Member, str, bool] | None) -> None:
+    def _report(self, report: Died | None) -> None:
         if self.alive:
             self._reports.append(report)
             self._send(report)

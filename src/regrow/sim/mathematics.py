@@ -5,7 +5,7 @@ Whoever adds a lane twice, drops one, adds in another order, or computes from an
 
 from collections.abc import Iterable
 
-from regrow.core.lanes import Node, children, root
+from regrow.core.lanes import Node, children, leaf, root
 from regrow.core.order import mix
 
 _LEAF, _SUM, _ODD, _STEP, _DIGEST = 1, 2, 3, 4, 5
@@ -24,23 +24,23 @@ def added(left: int, right: int) -> int:
 
 
 def reduced(lanes: int, parts: Iterable[tuple[Node, int]]) -> int:
-    """The root, from what the members hold. Parts that do not tile the tree give a number that is nobody's."""
+    """The root, from what the members hold. Parts that overlap give a number that is nobody's."""
     listed = list(parts)
     have = dict(listed)
     used: set[Node] = set()
 
-    def value(node: Node) -> int:
+    def value(node: Node) -> int | None:
         if node in have:
             used.add(node)
             return have[node]
         if node.size == 1:
-            return mix(_ODD, node.start)
-        left, right = children(node)
-        return added(value(left), value(right))
+            return None  # left out
+        sides = [side for side in map(value, children(node)) if side is not None]
+        return added(*sides) if len(sides) == 2 else sides[0] if sides else None
 
     total = value(root(lanes))
-    if len(used) != len(listed):
-        return mix(_ODD, total, len(listed))
+    if total is None or len(used) != len(listed):
+        return mix(_ODD, total or 0, len(listed))
     return total
 
 
@@ -53,21 +53,19 @@ def digest(gradient: int) -> int:
 
 
 class Reference:
-    """The undisturbed run: what every step's gradient digest and state must be."""
+    """The undisturbed run: what every step's gradient digest and state must be, of the lanes that make it up."""
 
-    def __init__(self, seed: int, lanes: int, steps: int) -> None:
-        state = initial(seed)
-        self.states = [state]
-        self.digests: list[int] = []
-        for step in range(steps):
-            gradient = _whole(root(lanes), step, state)
-            self.digests.append(digest(gradient))
-            state = stepped(state, gradient)
-            self.states.append(state)
+    def __init__(self, seed: int, lanes: int) -> None:
+        self._lanes = lanes
+        self.states = [initial(seed)]
+        self._digests: list[int] = []
 
-
-def _whole(node: Node, step: int, state: int) -> int:
-    if node.size == 1:
-        return lane_gradient(step, node.start, state)
-    left, right = children(node)
-    return added(_whole(left, step, state), _whole(right, step, state))
+    def digest(self, step: int, left_out: frozenset[int]) -> int:
+        """Of a step committed without these lanes; the first to commit a step says which."""
+        if step == len(self._digests):
+            state = self.states[step]
+            parts = [(leaf(n), lane_gradient(step, n, state)) for n in range(self._lanes) if n not in left_out]
+            gradient = reduced(self._lanes, parts)
+            self._digests.append(digest(gradient))
+            self.states.append(stepped(state, gradient))
+        return self._digests[step]

@@ -26,7 +26,7 @@ from regrow.core.effects import (
 )
 from regrow.core.errors import Invariant
 from regrow.core.events import Event, LaneDone, RosterPushed, StepEntered, StopAsked
-from regrow.core.lanes import Node, children, leaf
+from regrow.core.lanes import Cell, Node, children, leaf
 from regrow.core.messages import Push, Raised, Refuse, Stop, ToMember
 from regrow.core.records import Committed, Departed, LaneComputed, RosterAdopted, RosterReceived, StateFetched
 from regrow.core.roster import Member, Version
@@ -57,6 +57,8 @@ class Process:
         self.wire = Wire(self)
         self.groups: list[Group] = []
         self.slot: Slot | None = None
+        self.lane: Cell | None = None
+        """The one it is in."""
         self.task: str | None = "script"
         """What the training thread was asked to do; None when it is idle."""
         self.state: int | None = world.reference.states[0]
@@ -172,6 +174,8 @@ class Process:
             case Compute(step=step, lane=lane):
                 self._ask(effect)
                 world.referee.state(self, step)
+                self.lane = Cell(step, lane)
+                world.referee.computes(self, self.lane)
                 world.timeline.after(world.chance.work_s(), self, self._computed, step, lane)
             case Merge(parent=parent):
                 left, right = children(parent)
@@ -192,6 +196,10 @@ class Process:
     def _computed(self, step: int, lane: int) -> None:
         if self.task == "raised":
             return
+        if self.lane == self.world.plan.poison:
+            self.die("segfaulted")
+            return
+        self.lane = None
         assert self.state is not None
         start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
         computed = LaneComputed(step=step, lane=lane, start=start, stop=start + _LANE_SAMPLES)
@@ -263,11 +271,11 @@ class Process:
         self.world.referee.state(self, ask.step)
 
     def _leave(self, effect: Leave) -> None:
-        if effect.fault is None:
+        if effect.fault in (None, "halt"):
             self.parted = "well"
             step = self.attendance.step
             self.world.referee.state(self, step)
-            fact = Departed(step=step, why=effect.why, fault=None, digest=str(self.state))
+            fact = Departed(step=step, why=effect.why, fault=effect.fault, digest=str(self.state))
             self.world.referee.fact(self.name, fact)
             # It exits once the coordinator knows, or after it has waited long enough for that.
             self.world.timeline.after(_FLUSH_S, self, self.heard_left)
@@ -282,7 +290,8 @@ class Process:
         """The coordinator knows that this member has left: it may exit once the script is done."""
         if self.alive and self.parted == "well":
             self.parted = "well, and the coordinator knows"
-            self.world.timeline.after(self.world.chance.work_s(), self, self.die, "exits after its last step", True)
+            halted = self.attendance.acting is not None and self.attendance.acting.halt is not None
+            self.world.timeline.after(self.world.chance.work_s(), self, self.die, "exits after its last step", not halted)
 
     def raise_error(self, scope: str, place: str) -> None:
         """The user's code raises: the coordinator is told, then the process exits."""
@@ -295,7 +304,7 @@ class Process:
             place=place,
             traceback="",
             step=self.attendance.step,
-            lane=None,
+            lane=self.lane.lane if self.lane else None,
             scope=scope,
         )
         self.world.referee.raised += 1

@@ -1,6 +1,7 @@
 """The checks: the ledger's promises after every fact, and what only the simulator can see.
 
 - reference    every state and every committed gradient is that of the undisturbed run
+- poison       a lane is called poison only of replicas that died in it; nobody computes a suspect as the last holder
 - one-task     at most one thing is asked of a training thread, and each is answered once
 - budget       no replica is restarted more often than it may be, whatever becomes of the coordinator
 - outcome      the job ends as it may: state-lost only when no living member holds the state, failed only for a cause
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from regrow.core.effects import Commit
 from regrow.core.invariants import Ledger
-from regrow.core.membership_effects import End
+from regrow.core.lanes import Cell, missing
+from regrow.core.membership_effects import End, Poisoned
 from regrow.core.records import Fact, RosterMade, SeatTaken
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
@@ -40,6 +42,8 @@ class Referee:
         self._left_out: set[Member] = set()
         """Members some roster went on without."""
         self._restarts: dict[str, list[float]] = {}
+        self._died_in: dict[Cell, set[str]] = {}
+        self._poisoned: set[Cell] = set()
         self.raised = 0
         self.lost = 0
         self.stops = 0
@@ -88,17 +92,49 @@ class Referee:
             self._left_out -= set(roster.members)
         self._rosters[roster.version] = roster
         seats = tuple(SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes) for s in roster.seats)
-        fact = RosterMade(version=roster.version, cause=roster.cause, why=why, floor=roster.floor, seats=seats)
+        fact = RosterMade(
+            version=roster.version,
+            cause=roster.cause,
+            why=why,
+            floor=roster.floor,
+            seats=seats,
+            skips=roster.skips,
+            suspects=roster.suspects,
+            halt=roster.halt,
+            shrinks=roster.shrinks,
+        )
         self.fact("coordinator", fact)
+
+    def died(self, member: Member, cell: Cell) -> None:
+        self._died_in.setdefault(cell, set()).add(member.replica)
+
+    def poisoned(self, poisoned: Poisoned) -> None:
+        cell, replicas = poisoned.poison.cell, poisoned.poison.replicas
+        self._poisoned.add(cell)
+        if len(replicas) < 2 or not set(replicas) <= self._died_in.get(cell, set()):
+            self.fail("poison", f"{cell} is called poison of {replicas}, but {self._died_in.get(cell)} died in it")
+
+    def computes(self, process: "Process", cell: Cell) -> None:
+        """The last who holds the state must not compute a lane that somebody is known to have died in."""
+        roster = process.attendance.roster
+        if roster is None or len(roster.seats) > 1:
+            return
+        if cell.lane in roster.suspected(cell.step):
+            self.fail("aside", f"{process.name} computes {cell}, in which others died, and is the last to hold the state")
 
     def _has_parted(self, member: Member) -> bool:
         process = self._world.agent.processes[member]
         return process.parted is not None and process.parted.startswith("well")
 
     def committed(self, process: "Process", commit: Commit, is_alone: bool) -> None:
-        if commit.digest != self._world.reference.digests[commit.step] and is_alone and self.corruptions:
+        plan = self._world.plan
+        left_out = missing(plan.lanes, [node for nodes in commit.holdings for node in nodes])
+        if left_out and not plan.shrinks and not {Cell(commit.step, lane) for lane in left_out} <= self._poisoned:
+            self.fail("reference", f"{process.name} commits step {commit.step} without lanes {sorted(left_out)}")
+        expected = self._world.reference.digest(commit.step, left_out or frozenset())
+        if commit.digest != expected and is_alone and self.corruptions:
             raise Undetectable
-        if commit.digest != self._world.reference.digests[commit.step]:
+        if commit.digest != expected:
             self.fail(
                 "reference", f"{process.name} commits another gradient for step {commit.step} than the undisturbed run"
             )
@@ -134,7 +170,7 @@ class Referee:
                     saved = (holders or kept)[0]
                     self.fail("outcome", f"state-lost ({end.why}), but {saved.name} holds step {saved.attendance.step}")
             case "failed":
-                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost):
+                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost or self._poisoned):
                     self.fail("outcome", f"failed ({end.why}), but no cause was injected")
             case _:
                 self.fail("outcome", f"unknown outcome {end.outcome}")

@@ -3,7 +3,9 @@
 import msgspec
 
 from regrow.core.budget import BudgetConfig
+from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig
+from regrow.core.order import mix
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
 from regrow.sim.faults import Faults, plan
@@ -27,6 +29,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     replicas: int
     lanes: int
     steps: int
+    shrinks: bool = False
+    poison: Cell | None = None
+    """Kills whoever computes it."""
+
+
+def _plan(seed: int, chance: Chance) -> Plan:
+    """Of every eight jobs one shrinks, and two have a poisoned lane."""
+    job = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10), shrinks=seed % 8 == 5)
+    poison = Cell(mix(seed, 1) % job.steps, mix(seed, 2) % job.lanes) if seed % 8 in (6, 7) else None
+    return msgspec.structs.replace(job, poison=poison)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,8 +70,8 @@ class World:
     def __init__(self, seed: int, faults: int, rules: Rules, verbose: bool) -> None:
         self.chance = chance = Chance(seed)
         self.rules = rules
-        self.plan = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10))
-        self.reference = Reference(seed, self.plan.lanes, self.plan.steps)
+        self.plan = _plan(seed, chance)
+        self.reference = Reference(seed, self.plan.lanes)
         self.timeline = Timeline()
         self.story = Story(lambda: self.timeline.now, keep=120, say=print if verbose else None)
         self.referee = Referee(self)
@@ -77,6 +89,8 @@ class World:
             grace_s=1.0,
             budget=budget,
             min_replicas=(3, 1, 1, 1, 2)[seed % 5],
+            on_loss="shrink" if self.plan.shrinks else "redistribute",
+            on_poison="skip" if seed % 8 == 6 else "stop",
         )
         self.coordinator = Coordinator(self, config)
         self.faults = Faults(self, plan(chance, faults))

@@ -1,13 +1,16 @@
 """The job, as the user's script sees it: join, track, data, steps."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
+import msgspec
+
 from regrow.core.attendance import Attendance
-from regrow.core.effects import Leave
-from regrow.core.errors import ConfigError, Mismatch, StateError
+from regrow.core.effects import Commit, Leave
+from regrow.core.errors import ConfigError, Mismatch, PoisonError, StateError
 from regrow.core.events import StepEntered, StopAsked
+from regrow.core.lanes import Cell, lanes_in
 from regrow.core.messages import Contract, Join
 from regrow.core.order import mix
 from regrow.core.progress import Phase
@@ -47,10 +50,23 @@ class Place:
         self.endpoint: Endpoint = self.session.open()
 
 
+class Strength(msgspec.Struct, frozen=True, kw_only=True):
+    """Who made up a step: for hooks."""
+
+    roster: str
+    """The version of the roster under which it was reduced."""
+    members: int
+    lanes: int
+    lanes_present: int
+    """Lanes the step's gradient is made of: all of them, unless some were lost (--on-loss shrink) or skipped."""
+
+
 class Job:
     """Made by join(). One per process, with one loop over its steps."""
 
-    def __init__(self, place: Place | None, *, lanes: int, microbatches_per_lane: int, seed: int) -> None:
+    def __init__(
+        self, place: Place | None, *, lanes: int, microbatches_per_lane: int, seed: int, skips: tuple[Cell, ...]
+    ) -> None:
         self.lanes = lanes
         self.microbatches_per_lane = microbatches_per_lane
         self.seed = seed
@@ -60,6 +76,9 @@ class Job:
         self._driver: Driver | None = None
         self._step: Step | None = None
         self._ended = False
+        self._skips = skips
+        self._hooks: list[Callable[[Strength], None]] = []
+        self._strength: Strength | None = None
 
     @property
     def ended(self) -> bool:
@@ -101,6 +120,22 @@ class Job:
             raise ConfigError("stop() before steps(): there is nothing to stop")
         self._driver.tell(StopAsked())
 
+    def on_roster(self, hook: Callable[[Strength], None]) -> None:
+        """Call `hook` whenever a step is committed by other members, or of other lanes, than the one before.
+
+        It is called on every replica, on leaving the inner loop, before the optimizer's step, and must set things to what
+        fits (a learning rate, say), never change them by a factor: a replica that comes back is told again.
+        """
+        self._hooks.append(hook)
+
+    def _committed(self, commit: Commit) -> None:
+        present = len(lanes_in(node for nodes in commit.holdings for node in nodes))
+        now = Strength(roster=str(commit.attempt), members=len(commit.holdings), lanes=self.lanes, lanes_present=present)
+        if now != self._strength:
+            self._strength = now
+            for hook in self._hooks:
+                hook(now)
+
     def steps(self, count: int, data: Data) -> Iterator[Step]:
         """Steps wherever the job is, up to `count`. A replica that joins late starts with the others' state."""
         if self._driver is not None:
@@ -123,7 +158,7 @@ class Job:
         driver = Driver(attendance, replica, Partials(parameters, self.lanes), self._note, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
-            driver.tell(founding(self.lanes))
+            driver.tell(founding(self.lanes, self._skips))
             return driver
         place = self.place
         contract = self._contract(count, data)
@@ -138,6 +173,7 @@ class Job:
                 seen=attendance.seen,
                 entered=attendance.entered,
                 step=attendance.step,
+                skips=self._skips,
             )
 
         place.session.attend(driver, join)
@@ -154,6 +190,7 @@ class Job:
             "batch_size": str(plan.batch_size),
             "dataset size": str(plan.dataset_size),
             "tracked objects": ", ".join(self._tracked.objects),
+            "skipped lanes": ", ".join(map(str, self._skips)),
         }
         return Contract(terms=terms | numerics.terms())
 
@@ -169,16 +206,11 @@ class Job:
             if isinstance(first, Leave):
                 if first.fault is not None:
                     self._fail(first)
-                self._ended = True
-                self._stamp.enter(Phase.LEAVING)
-                if self.place is not None:
-                    # Whatever becomes of this process from here on happens after its last step, and is told so.
-                    self.place.session.flush(FLUSH_S)
-                self._note(Departed(step=driver.attendance.step, why=first.why, fault=None, digest=self.digest()))
+                self._depart(first)
                 faultpoint("after")
                 return
             guard.remember()
-            self._step = Step(first, driver, data, guard, self._note, self._fail)
+            self._step = Step(first, driver, data, guard, self._note, self._committed, self._fail)
             self._stamp.enter(Phase.BETWEEN, self._step.index)
             yield self._step
             if not self._step.committed:
@@ -187,9 +219,26 @@ class Job:
                     "swallowed exception), then call optimizer.step()"
                 )
 
+    def _depart(self, leave: Leave) -> None:
+        """The job is over, and everyone has acknowledged it."""
+        assert self._driver is not None
+        self._ended = True
+        self._stamp.enter(Phase.LEAVING)
+        if self.place is not None:
+            # Whatever becomes of this process from here on happens after its last step, and is told so.
+            self.place.session.flush(FLUSH_S)
+        step = self._driver.attendance.step
+        self._note(Departed(step=step, why=leave.why, fault=leave.fault, digest=self.digest()))
+
     def _fail(self, leave: Leave) -> NoReturn:
         """This member takes no further part, and not as planned."""
         assert self._driver is not None
+        if leave.fault == "halt":
+            self._depart(leave)
+            raise PoisonError(
+                f"{leave.why}. The parameters are those before step {self._driver.attendance.step}: to keep them, catch "
+                "regrow.PoisonError around the loop and save them"
+            )
         self._note(Departed(step=self._driver.attendance.step, why=leave.why, fault=leave.fault, digest=None))
         match leave.fault:
             case "divided":
@@ -211,7 +260,15 @@ current: Job | None = None
 """The job this process joined."""
 
 
-def join_job(place: Place | None, *, lanes: int | None, microbatches_per_lane: int, seed: int, threads: int) -> Job:
+def join_job(
+    place: Place | None,
+    *,
+    lanes: int | None,
+    microbatches_per_lane: int,
+    seed: int,
+    threads: int,
+    skip: Iterable[tuple[int, int]],
+) -> Job:
     global current
     if current is not None:
         raise ConfigError("join() was called twice: a process takes part in one job")
@@ -224,5 +281,9 @@ def join_job(place: Place | None, *, lanes: int | None, microbatches_per_lane: i
     numerics.fix(threads)
     seed_everything(mix(seed))
     lanes = lanes or flag or DEFAULT_LANES
-    current = Job(place, lanes=lanes, microbatches_per_lane=microbatches_per_lane, seed=seed)
+    skips = tuple(sorted({Cell(step, lane) for step, lane in skip}))
+    for cell in skips:
+        if cell.step < 0 or not 0 <= cell.lane < lanes:
+            raise ConfigError(f"join(skip=...) names {cell}: steps count from 0, and lanes are 0 to {lanes - 1}")
+    current = Job(place, lanes=lanes, microbatches_per_lane=microbatches_per_lane, seed=seed, skips=skips)
     return current

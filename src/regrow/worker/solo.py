@@ -1,9 +1,12 @@
 """The link of a job of one: `python train.py`. The same Attendance, with a roster of one that is always formed."""
 
+import msgspec
+
 from regrow.collectives.group import Group, Solo
 from regrow.core.effects import Fetch, Form, Immediate, Serve
 from regrow.core.errors import Invariant
 from regrow.core.events import Event, Formed, RosterPushed
+from regrow.core.lanes import Cell
 from regrow.core.messages import Offer
 from regrow.core.roster import Endpoint, Member, Version, compose
 from regrow.worker.healing import Received
@@ -11,9 +14,9 @@ from regrow.worker.healing import Received
 ME = Member("solo", 0)
 
 
-def founding(lanes: int) -> RosterPushed:
-    present = {ME: (Endpoint("", 0), True)}
-    return RosterPushed(roster=compose(Version(1, 1), present, lanes, 0, "alone"))
+def founding(lanes: int, skips: tuple[Cell, ...]) -> RosterPushed:
+    roster = compose(Version(1, 1), {ME: (Endpoint("", 0), True)}, lanes, 0, "alone")
+    return RosterPushed(roster=msgspec.structs.replace(roster, skips=skips))
 
 
 class SoloLink:

@@ -13,6 +13,7 @@ import torch
 from regrow.core.effects import Commit, Compute, Leave, Reduce
 from regrow.core.errors import ConfigError
 from regrow.core.events import LaneDone
+from regrow.core.lanes import lanes_in
 from regrow.core.order import commit_seed, microbatch_seed
 from regrow.core.progress import Phase
 from regrow.core.records import Committed, Fact, LaneComputed
@@ -45,6 +46,7 @@ class Step:
         data: Data,
         guard: Guard,
         note: Callable[[Fact], None],
+        told: Callable[[Commit], None],
         fail: Callable[[Leave], NoReturn],
     ) -> None:
         self.index = first.step
@@ -52,11 +54,14 @@ class Step:
         """The weighted mean over the step's microbatches: the same on every replica. Known after the inner loop."""
         self.reporter = False
         """True on exactly one live replica. Known after the inner loop."""
+        self.lanes_present = 0
+        """How many lanes the step's gradient is made of: the same on every replica. Known after the inner loop."""
         self.committed = False
         self._driver = driver
         self._data = data
         self._guard = guard
         self._note = note
+        self._told = told
         self._fail = fail
         self._first: Compute | Commit | Reduce | None = first
         self._microbatch = Microbatch.NONE
@@ -148,6 +153,7 @@ class Step:
         self._guard.check(self.index)
         result = self._driver.partials.publish()
         self.loss = result.loss
+        self.lanes_present = len(lanes_in(node for nodes in commit.holdings for node in nodes))
         self.committed = True
         self.reporter = commit.reporter == self._driver.attendance.me
         self._note(
@@ -163,3 +169,4 @@ class Step:
         seed_everything(commit_seed(self._data.plan.seed, self.index))
         self._driver.stamp.enter(Phase.BETWEEN, self.index)
         faultpoint("passed", step=self.index)
+        self._told(commit)
