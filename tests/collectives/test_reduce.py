@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from regrow.collectives.group import Group, Solo
 from regrow.collectives.reduce import reduce
 from regrow.core.errors import Invariant, StateError
-from regrow.core.lanes import Node, root
+from regrow.core.lanes import Node, cover, root
 from regrow.state.gradient import Gradient, Pool, digest
 from regrow.state.layout import Layout
 
@@ -67,10 +67,25 @@ def test_a_reduce_in_steady_state_allocates_nothing() -> None:
     assert len(addresses) == 1
 
 
-def test_lanes_missing_or_held_twice_are_refused() -> None:
+@given(st.integers(0, 1 << 32), st.integers(1, 5), st.data())
+@settings(max_examples=150, deadline=None)
+def test_a_lane_left_out_is_absent_and_not_zero(seed: int, members: int, data: st.DataObject) -> None:
+    case = random_case(seed, members)
+    out = data.draw(st.sets(st.integers(0, len(case.lanes) - 1)))
+    lanes = [[lane for node in nodes for lane in node.lanes if lane not in out] for nodes in case.holdings]
+    fewer = Case(case.layout, case.lanes, tuple(cover(len(case.lanes), kept) for kept in lanes))
+    results = reduce_all(fewer, list(twins(members)))
+    for lane in out:
+        empty = case.lanes[lane]
+        empty.present, empty.weight, empty.loss = 0, 0.0, 0.0
+    assert_is_mean(results[0], dumb_mean(case))
+    assert {digest(result) for result in results} == {digest(alone(case))}
+
+
+def test_lanes_held_twice_are_refused() -> None:
     layout = Layout([("a", torch.empty(3))])
-    for holdings in (((Node(0, 1),),), ((Node(0, 2), Node(1, 2)),)):
-        with pytest.raises(Invariant, match="each of 2 lanes once"):
+    for holdings in (((Node(1, 3),),), ((Node(0, 2), Node(1, 2)),)):
+        with pytest.raises(Invariant, match="one of 2 lanes twice"):
             reduce(Solo(), 0, layout, 2, holdings, {}, Pool(layout))
 
 

@@ -69,9 +69,7 @@ class CountsTwice(Attendance):
             Share(
                 member=share.member,
                 keep=share.keep,
-                compute=tuple(
-                    lane for lane in roster.seats[roster.index(share.member)].lanes if lane not in lanes_in(share.keep)
-                ),
+                compute=tuple(sorted(set(roster.seats[roster.index(share.member)].lanes) - lanes_in(share.keep))),
             )
             for share in outcome.shares
         )
