@@ -290,8 +290,7 @@ class Process:
         """The coordinator knows that this member has left: it may exit once the script is done."""
         if self.alive and self.parted == "well":
             self.parted = "well, and the coordinator knows"
-            halted = self.attendance.acting is not None and self.attendance.acting.halt is not None
-            self.world.timeline.after(self.world.chance.work_s(), self, self.die, "exits after its last step", not halted)
+            self.world.timeline.after(self.world.chance.work_s(), self, self.die, "exits after its last step", True)
 
     def raise_error(self, scope: str, place: str) -> None:
         """The user's code raises: the coordinator is told, then the process exits."""
