@@ -5,6 +5,7 @@ import click
 from regrow.cli.check import check
 from regrow.cli.run import run
 from regrow.cli.status import status
+from regrow.cli.why import why
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -19,6 +20,7 @@ def main() -> None:
 main.add_command(run)
 main.add_command(status)
 main.add_command(check)
+main.add_command(why)
 
 if __name__ == "__main__":
     main()
