@@ -56,7 +56,7 @@ def tell_people(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[st
         yield ""
         yield "The first failure:"
         yield from _whole(others[0], state, manner)
-        yield from _latest(others[1:], manner)
+        yield from _latest(others[1:], state, manner)
     yield from _note(tale, manner)
 
 
@@ -75,7 +75,7 @@ def _headline(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[str]
         "failed": f"FAILED {where}",
         "state-lost": f"LOST ITS TRAINING STATE {where}",
         "dead": f"DIED {where}: `regrow run` is gone and noted no end (kill -9, or the machine went down)",
-        "running": f"runs, at step {tale.steps} after {span(tale.took_s)}, {size}",
+        "running": f"is running: at step {tale.steps} after {span(tale.took_s)}, {size}",
     }
     if count == 0 and state not in _BAD:
         told = "nothing failed" if state in ("finished", "stopped") else "nothing has failed"
@@ -123,9 +123,9 @@ def _whole(episode: Episode, state: str, manner: Manner) -> Iterator[str]:
         given_up = [_decision(found) for found in episode.returns if found.lost is not None]
         yield from _row("decided", "; ".join([*given_up, "the job ended with this"]), manner)
         return
-    yield from _row("decided", "; ".join(_decisions(episode)), manner)
+    yield from _row("decided", "; ".join(_decisions(episode, state)), manner)
     yield from _row("cost", _cost(episode), manner)
-    yield from _row("back", _back(episode), manner)
+    yield from _row("back", _back(episode, state), manner)
 
 
 def _when(episode: Episode, culprit: Culprit | None, manner: Manner) -> str:
@@ -134,6 +134,8 @@ def _when(episode: Episode, culprit: Culprit | None, manner: Manner) -> str:
 
 
 def _position(culprit: Culprit) -> str:
+    if culprit.has_left:
+        return ", after its last step"
     if culprit.step is None:
         return ", before its first step"
     return f", in step {culprit.step}" + ("" if culprit.lane is None else f", lane {culprit.lane}")
@@ -162,7 +164,7 @@ def _quote(lines: Iterable[str]) -> Iterator[str]:
         yield f"   {'':{_LABEL}}| {line}"
 
 
-def _decisions(episode: Episode) -> Iterator[str]:
+def _decisions(episode: Episode, state: str) -> Iterator[str]:
     if episode.roster is not None and episode.culprits:
         them = "it" if len(episode.culprits) == 1 else "them"
         yield f"{_and(episode.survivors)} {_go(episode.survivors)} on without {them} (roster {episode.roster})"
@@ -173,15 +175,17 @@ def _decisions(episode: Episode) -> Iterator[str]:
     else:
         yield "it had no seat yet, so nobody waited for it"
     for found in episode.returns:
-        yield _decision(found)
+        if found.member is None and found.lost is None:
+            running, over = f"what becomes of {found.replica} is not decided yet", f"no restart of {found.replica} was noted"
+            yield running if state == "running" else over
+        else:
+            yield _decision(found)
 
 
 def _decision(found: Return) -> str:
     if found.lost is not None:
         left = "" if found.left is None else f"; {_plural(found.left, 'replica')} left, the job needs {found.needed}"
         return f"{found.replica} is not restarted: {found.lost}{left}"
-    if found.member is None:
-        return f"{found.replica} was not restarted"
     when = f"after a back-off of {span(found.delay_s)}" if found.delay_s else "at once"
     count = "" if found.used is None else f" (restart {found.used} of {found.limit} within {span(found.window_s or 0.0)})"
     return f"{found.replica} restarts {when} as {found.member}{count}"
@@ -189,7 +193,7 @@ def _decision(found: Return) -> str:
 
 def _cost(episode: Episode) -> str:
     if episode.stall_s is not None:
-        cost = f"the others stood still for {span(episode.stall_s)}"
+        cost = f"{'the others' if episode.culprits else 'everyone'} stood still for {span(episode.stall_s)}"
     elif not any(culprit.is_seated for culprit in episode.culprits) and episode.culprits:
         cost = "nobody stood still"
     else:
@@ -200,14 +204,14 @@ def _cost(episode: Episode) -> str:
     return f"{cost}; no finished lane was computed again"
 
 
-def _back(episode: Episode) -> str:
+def _back(episode: Episode, state: str) -> str:
     if episode.restored_s is not None:
         helped = [f"{found.donor} gave {found.member} the state" for found in episode.returns if found.donor is not None]
         return f"at full strength {span(episode.restored_s)} later" + (f": {_and(helped)}" if helped else "")
     lost = [found.replica for found in episode.returns if found.is_given_up]
     if lost:
         return f"never: {_and(lost)} was given up" if len(lost) == 1 else f"never: {_and(lost)} were given up"
-    return "never: the job ended before" if episode.is_over else "not yet"
+    return "not yet" if state == "running" else "never: the job ended before"
 
 
 # Many of them
@@ -226,9 +230,8 @@ def _summary(tale: Tale, manner: Manner) -> Iterator[str]:
     lanes = _plural(summary.recomputed_lanes, "lane")
     yield from _row("again", f"{lanes} computed again, worth {summary.recomputed_steps:.1f} of {tale.steps} steps", manner)
     share = _percent(summary.weakened_s / summary.training_s) if summary.training_s else "0 %"
-    yield from _row(
-        "weakened", f"a replica was missing for {span(summary.weakened_s)} ({share} of the training time)", manner
-    )
+    missing = f"a replica was missing for {span(summary.weakened_s)} ({share} of the training time)"
+    yield from _row("weakened", f"{missing}; steps that took longer meanwhile are not in the stalls", manner)
     for replica, why in summary.lost.items():
         yield from _row("given up", f"{replica}: {why}", manner)
 
@@ -248,7 +251,7 @@ def _label(culprit: Culprit) -> str:
     return culprit.how if culprit.kind in ("signal", "exit") else KINDS.get(culprit.kind, culprit.kind)
 
 
-def _latest(episodes: list[Episode], manner: Manner) -> Iterator[str]:
+def _latest(episodes: list[Episode], state: str, manner: Manner) -> Iterator[str]:
     shown = episodes[len(episodes) - manner.last :] if manner.last else []
     hidden = len(episodes) - len(shown)
     yield ""
@@ -257,16 +260,16 @@ def _latest(episodes: list[Episode], manner: Manner) -> Iterator[str]:
         return
     yield f"The last {len(shown)}" + (f" ({hidden} more between: --all tells each in full)" if hidden else "") + ":"
     for episode in shown:
-        yield from _wrap(_brief(episode, manner), manner, "        ")
+        yield from _wrap(_brief(episode, state, manner), manner, "        ")
 
 
-def _brief(episode: Episode, manner: Manner) -> str:
+def _brief(episode: Episode, state: str, manner: Manner) -> str:
     who = "; ".join(f"{culprit.member} {culprit.how}" for culprit in episode.culprits) or "a connection broke"
     parts = [f"stall {span(episode.stall_s)}" if episode.stall_s is not None else "no stall"]
     if episode.recomputed_lanes:
         parts.append(f"{_plural(episode.recomputed_lanes, 'lane')} again")
-    back = f"full strength after {span(episode.restored_s)}" if episode.restored_s is not None else _back(episode)
-    return f"  {episode.number}. at {span(episode.after_s)} ({manner.clock(episode.at)}) {who}: {', '.join([*parts, back])}"
+    back = f"back after {span(episode.restored_s)}" if episode.restored_s is not None else f"back {_back(episode, state)}"
+    return f"  {episode.number}. {manner.clock(episode.at)} {who}: {', '.join([*parts, back])}"
 
 
 # Words

@@ -107,8 +107,9 @@ class Chronicle:
                 life.committed += 1
             case GroupsBroke(version=version):
                 life.broke.add(version)
-            case Departed():
+            case Departed(step=step):
                 life.departed = line.what
+                life.step = step
         return acting
 
     def _of_job(self, line: Line) -> None:

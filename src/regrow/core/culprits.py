@@ -40,6 +40,8 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """The host's monotonic clock: when the job noticed."""
     is_seated: bool
     """It had a seat in the newest roster that is known, or in one that another roster took over from because of it."""
+    has_left: bool = False
+    """It had committed the last step, and all had acknowledged that."""
     step: int | None = None
     lane: int | None = None
     place: str | None = None
@@ -94,6 +96,7 @@ def _culprit(chronicle: Chronicle, member: Member) -> Culprit:
         at=lines[0].at,
         ns=lines[0].ns,
         is_seated=bool(chronicle.rosters) and (member in chronicle.rosters[-1].members or bool(answered)),
+        has_left=life is not None and life.departed is not None and life.departed.fault is None,
         step=fact.step if fact is not None and fact.step is not None else (life.step if life is not None else None),
         lane=fact.lane if fact is not None else None,
         place=fact.place if fact is not None else None,
