@@ -42,7 +42,7 @@ WHOLE = [story for story in STORIES if story.name != "many"]
 
 @st.composite
 def remains(draw: st.DrawFn) -> tuple[str, dict[str, list[Line]], frozenset[str]]:
-    """A real job's journals: some missing, the others cut at either end, in any order."""
+    """A real job's journals: some missing, the others cut at either end, in any order, with clocks that disagree."""
     story = draw(st.sampled_from(WHOLE))
     names = draw(st.permutations(sorted(story.journals)))
     names = names[: draw(st.integers(0, len(names)))] if draw(st.booleans()) else names
@@ -51,7 +51,8 @@ def remains(draw: st.DrawFn) -> tuple[str, dict[str, list[Line]], frozenset[str]
         lines = story.journals[who]
         end = draw(st.integers(0, len(lines)))
         start = draw(st.sampled_from([0, 0, 0, draw(st.integers(0, end))]))
-        journals[who] = lines[start:end]
+        skew_ns = draw(st.sampled_from([0, 0, -3_000_000_000, 3_000_000_000]))
+        journals[who] = [msgspec.structs.replace(line, ns=line.ns + skew_ns) for line in lines[start:end]]
     incomplete = frozenset(draw(st.sets(st.sampled_from(sorted(story.journals)))))
     return draw(st.sampled_from(["running", "dead", "failed", "finished"])), journals, incomplete
 

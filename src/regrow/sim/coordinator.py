@@ -5,12 +5,14 @@ A crash may come between any two effects. What it had made durable is all its su
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from regrow.core.errors import Invariant
 from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
 from regrow.core.membership_events import Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import Beat, FromMember
-from regrow.core.records import JobEnded
+from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned
 
 if TYPE_CHECKING:
     from regrow.sim.world import World
@@ -95,10 +97,12 @@ class Coordinator:
                 world.agent.start(member, delay_s)
             case Kill(member=member, why=why):
                 world.agent.kill(member, why)
-            case Granted():
-                pass  # what counts is that the agent is told to start it, which a crash may put off
-            case Lost():
+            case Granted(member=member, restart=restart, why=why):
+                fact = RestartPlanned(member=member, why=why, **msgspec.structs.asdict(restart))
+                world.referee.fact("coordinator", fact)
+            case Lost(replica=replica, why=why, left=left, needed=needed):
                 world.referee.lost += 1
+                world.referee.fact("coordinator", ReplicaLost(replica=replica, why=why, left=left, needed=needed))
             case End(outcome=outcome, why=why):
                 self.ended = effect
                 world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from regrow.core.membership_events import Died
+from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
 from regrow.sim.process import Process
 
@@ -31,6 +32,7 @@ class Agent:
             return
         process = self.processes[member] = Process(self._world, member)
         self._world.story.note("agent", f"started {member}")
+        self._world.referee.fact("agent", WorkerStarted(member=member, pid=0, host="host", why=""))
         self._world.timeline.after(self._world.chance.work_s(), process, process.boot)
 
     def kill(self, member: Member, why: str) -> None:
@@ -46,6 +48,8 @@ class Agent:
 
     def reap(self, process: Process, how: str, clean: bool) -> None:
         self._deaths.append((process.member, how, clean))
+        fact = WorkerExited(member=process.member, pid=0, how=how, clean=clean, cause=f"died-{process.member}")
+        self._world.referee.fact("agent", fact)
         self._report(process.member, how, clean)
 
     def report_all(self) -> None:
