@@ -230,6 +230,8 @@ class Launcher:
             ),
         }
         self._terminal.say(words[end.outcome])
+        if end.outcome in ("failed", "state-lost"):
+            self._terminal.say(f"what led there: regrow why {_short(self._run_dir.path)}")
 
     def _show(self, first: Raised, others: list[Raised]) -> None:
         self._terminal.say(f"the first failure, {_place(first)}:")

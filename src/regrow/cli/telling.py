@@ -160,8 +160,10 @@ def _evidence(culprit: Culprit, is_named: bool, is_quoted: bool, manner: Manner)
 
 
 def _quote(lines: Iterable[str]) -> Iterator[str]:
+    """As it was printed, but for what would steer the terminal."""
     for line in lines:
-        yield f"   {'':{_LABEL}}| {line}"
+        legible = "".join(char if char.isprintable() else " " if char == "\t" else "?" for char in line)
+        yield f"   {'':{_LABEL}}| {legible}"
 
 
 def _decisions(episode: Episode, state: str) -> Iterator[str]:

@@ -24,6 +24,9 @@ KINDS = {
     "connection": "lost a connection, and nobody died",
 }
 
+_MESSAGE_CHARS = 300
+"""Some exceptions quote whole tensors; the traceback has all of it."""
+
 
 class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """One member that failed."""
@@ -124,7 +127,7 @@ def _message(raised: WorkerRaised) -> str:
     """The exception as the traceback's end tells it, on one line."""
     name = raised.kind.rpartition(".")[2]
     told = [row for row in raised.traceback.splitlines() if re.match(rf"([\w.]+\.)?{re.escape(name)}\b", row)]
-    return told[-1].strip() if told else raised.kind
+    return told[-1].strip()[:_MESSAGE_CHARS] if told else raised.kind
 
 
 def _left(chronicle: Chronicle, member: Member) -> _Seen | None:

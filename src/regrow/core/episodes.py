@@ -347,6 +347,7 @@ def _sum_up(chronicle: Chronicle, episodes: tuple[Episode, ...], spans: _Spans, 
         for culprit in episode.culprits:
             by_replica[culprit.replica] = by_replica.get(culprit.replica, 0) + 1
     stalled = [episode for episode in episodes if episode.stall_s is not None]
+    again = sum(episode.recomputed_lanes for episode in episodes)
     return Summary(
         failures=sum(by_kind.values()),
         by_kind=dict(sorted(by_kind.items(), key=lambda pair: (-pair[1], pair[0]))),
@@ -355,8 +356,8 @@ def _sum_up(chronicle: Chronicle, episodes: tuple[Episode, ...], spans: _Spans, 
         stall_s=_union_s(spans.stalls),
         training_s=training_s,
         weakened_s=min(_union_s(spans.weakened), training_s),
-        recomputed_lanes=sum(episode.recomputed_lanes for episode in episodes),
-        recomputed_steps=sum(episode.recomputed_steps for episode in episodes),
+        recomputed_lanes=again,
+        recomputed_steps=again / chronicle.lanes if chronicle.lanes else 0.0,
         worst=max(stalled, key=lambda episode: episode.stall_s or 0.0).number if stalled else None,
     )
 
