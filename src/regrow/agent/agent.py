@@ -269,7 +269,8 @@ class Agent:
         if self._workers.get(worker.member) is worker and worker.pid is None:
             self._hear_warm()
             if worker.pid is None:
-                self._gone(worker, "was lost while starting", None)
+                doom = f"was ended before it started: {worker.doom}" if worker.doom else "was lost while starting"
+                self._gone(worker, doom, None)
 
     def _gone(self, worker: _Worker, how: str, code: int | None, memory: Memory | None = None) -> None:
         if self._workers.pop(worker.member, None) is None:

@@ -26,6 +26,8 @@ _RECORD_BYTES = 8192
 _MOMENT_S = 1.0
 _WAITID = {"x86_64": 247, "aarch64": 95}.get(platform.machine())
 _P_PID = 1
+_INITIAL_PIDS = 0xEFFFFFFC
+"""The inode that the kernel gives the initial pid namespace, always."""
 
 
 class OomKill(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,7 +41,7 @@ class OomWatch:
 
     def __init__(
         self,
-        kernel_log: Path = Path("/dev/kmsg"),
+        kernel_log: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
         find: Callable[[int], Cgroup | None] = cgroup_of,
         count_host: Callable[[], int | None] = host_kills,
@@ -55,7 +57,7 @@ class OomWatch:
         self._named: set[int] = set()
         self._log = -1
         with contextlib.suppress(OSError):
-            self._log = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._log = os.open(kernel_log or _kernel_log(), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             os.lseek(self._log, 0, os.SEEK_END)
 
     def close(self) -> None:
@@ -120,6 +122,14 @@ class OomWatch:
 
 
 _HOST = "host"
+
+
+def _kernel_log() -> Path:
+    """The log numbers processes as the whole machine does; in a container ours are others, and it proves nothing."""
+    is_container = os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PIDS
+    if is_container:
+        raise PermissionError("not in the initial pid namespace")
+    return Path("/dev/kmsg")
 
 
 class _Usage(ctypes.Structure):

@@ -6,6 +6,7 @@ from regrow.cli.check import check
 from regrow.cli.coordinator import coordinator
 from regrow.cli.run import run
 from regrow.cli.status import status
+from regrow.cli.why import why
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,6 +22,7 @@ main.add_command(run)
 main.add_command(coordinator)
 main.add_command(status)
 main.add_command(check)
+main.add_command(why)
 
 if __name__ == "__main__":
     main()

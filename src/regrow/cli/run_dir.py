@@ -1,4 +1,4 @@
-"""A run directory: everything a job leaves behind, and all that `status` and `check` need.
+"""A run directory: everything a job leaves behind, and all that `status`, `why` and `check` need.
 
 job.json            who runs what
 token               the job's secret, mode 0600

@@ -58,9 +58,12 @@ class Budget:
         mine = self._spent.setdefault(replica, [])
         everyone = sum(len(times) for times in self._spent.values())
         if len(mine) >= config.max_restarts:
-            return Exhausted(why=f"{replica} was restarted {len(mine)} times within {config.window_s:g} s (--max-restarts)")
+            return Exhausted(
+                why=f"{replica} was restarted {_times(len(mine))} within {config.window_s:g} s (--max-restarts)"
+            )
         if everyone >= config.max_job_restarts:
-            return Exhausted(why=f"the job restarted {everyone} replicas within {config.window_s:g} s (--max-job-restarts)")
+            count = f"the job's replicas were restarted {_times(everyone)} within {config.window_s:g} s"
+            return Exhausted(why=f"{count} (--max-job-restarts)")
         mine.append(now)
         delay_s = 0.0 if len(mine) == 1 else config.backoff_s * 2.0 ** (len(mine) - 2)
         return Restart(
@@ -71,3 +74,7 @@ class Budget:
             job_limit=config.max_job_restarts,
             window_s=config.window_s,
         )
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"

@@ -176,13 +176,14 @@ class Account(msgspec.Struct, frozen=True, kw_only=True):
     """The beginning was rotated away, a part in the middle is missing, or the end is torn."""
 
 
-def read(folder: Path) -> Iterator[Account]:
-    """The journals of a run, also while they are being written. StateError names the line of a damaged one."""
+def read(folder: Path, *, lenient: bool = False) -> Iterator[Account]:
+    """The journals of a run, also while they are being written. StateError names the line of a damaged one; `lenient` goes
+    on without that line, and calls the account incomplete."""
     for path in sorted(folder.glob("*" + _SUFFIX + "*")):
         if path.name.endswith(_SUFFIX):
-            yield _read_one(path)
+            yield _read_one(path, lenient)
         elif path.name.endswith(f"{_SUFFIX}.1") and not (newest := path.with_suffix("")).exists():
-            yield _read_one(newest)  # its process died between the two halves of a rotation
+            yield _read_one(newest, lenient)  # its process died between the two halves of a rotation
 
 
 def tail(folder: Path, who: str, size_bytes: int) -> list[Line]:
@@ -203,9 +204,10 @@ def tail(folder: Path, who: str, size_bytes: int) -> list[Line]:
     return [line for line in map(_parse, raw) if line is not None]
 
 
-def _read_one(path: Path) -> Account:
+def _read_one(path: Path, lenient: bool) -> Account:
     lines: list[Line] = []
     damaged: str | None = None
+    spoiled = False
     with contextlib.ExitStack() as stack:
         parts, incomplete = _open_parts(path, stack)
         for part in reversed(parts):
@@ -215,14 +217,18 @@ def _read_one(path: Path) -> Account:
                     damaged = damaged or f"{part.name}, line {number}"
                     continue
                 if damaged is not None and not isinstance(line.what, Gap):
-                    raise StateError(
-                        f"{damaged} is not a journal line, and no Gap after it says that lines were lost: the file was "
-                        f"damaged or edited; restore it from a copy, or move this process's journal out of the run directory"
-                    )
+                    spoiled = True
+                    if not lenient:
+                        raise StateError(
+                            f"{damaged} is not a journal line, and no Gap after it says that lines were lost: the file was "
+                            "damaged or edited; restore it from a copy, or move this process's journal out of the run "
+                            "directory"
+                        )
                 damaged = None
                 lines.append(line)
     # A torn last line: a kill in the middle of a write, or a disk that stayed full and swallowed more than this one.
-    return Account(who=path.name.removesuffix(_SUFFIX), lines=lines, incomplete=incomplete or damaged is not None)
+    incomplete = incomplete or spoiled or damaged is not None
+    return Account(who=path.name.removesuffix(_SUFFIX), lines=lines, incomplete=incomplete)
 
 
 def _open_parts(path: Path, stack: contextlib.ExitStack) -> tuple[list[BinaryIO], bool]:

@@ -5,6 +5,8 @@ A crash may come between any two effects. What it had made durable is all its su
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from regrow.core.errors import Invariant
 from regrow.core.membership import Membership
 from regrow.core.membership_config import MembershipConfig
@@ -24,7 +26,7 @@ from regrow.core.membership_effects import (
 from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked
 from regrow.core.messages import Beat, FromMember
 from regrow.core.open_orders import OpenOrders
-from regrow.core.records import JobEnded
+from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned
 
 if TYPE_CHECKING:
     from regrow.sim.world import World
@@ -123,12 +125,14 @@ class Coordinator:
             case Start() | Kill():
                 self._orders.give(effect)
                 world.agent.order(effect)
-            case Granted():
-                pass  # what counts is that the agent is told to start it, which a crash may put off
+            case Granted(member=member, restart=restart, why=why):
+                fact = RestartPlanned(member=member, why=why, **msgspec.structs.asdict(restart))
+                world.referee.fact("coordinator", fact)
             case Poisoned():
                 world.referee.poisoned(effect)
-            case Lost():
+            case Lost(replica=replica, why=why, left=left, needed=needed):
                 world.referee.lost += 1
+                world.referee.fact("coordinator", ReplicaLost(replica=replica, why=why, left=left, needed=needed))
             case End(outcome=outcome, why=why):
                 self.ended = effect
                 world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

@@ -7,6 +7,7 @@ import msgspec
 from regrow.core.membership_effects import Kill, Start
 from regrow.core.membership_events import Died, StopRequested
 from regrow.core.progress import Place
+from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
 from regrow.sim.process import Process
 
@@ -117,6 +118,7 @@ class Agent:
             return
         process = self.processes[member] = Process(self._world, member)
         self._world.story.note("agent", f"started {member}")
+        self._world.referee.fact("agent", WorkerStarted(member=member, pid=0, host="host", why=""))
         self._world.timeline.after(self._world.chance.work_s(), process, process.boot)
 
     def _doom(self, member: Member, why: str) -> None:
@@ -137,6 +139,9 @@ class Agent:
         if process.lane is not None:
             place = Place(step=process.lane.step, lane=process.lane.lane, phase="microbatch")
             self._world.referee.died(process.member, process.lane)
+        cause = f"died-{process.member}"
+        fact = WorkerExited(member=process.member, pid=0, how=how, clean=clean, cause=cause, place=place)
+        self._world.referee.fact("agent", fact)
         self._report(Died(now=0.0, member=process.member, how=how, clean=clean, place=place))
 
     def stop(self) -> None:

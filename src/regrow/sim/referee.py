@@ -60,6 +60,8 @@ class Referee:
         raise Foul(rule, what)
 
     def fact(self, who: str, fact: Fact) -> None:
+        """As it would stand in a journal."""
+        self._world.journal(self._world.timeline.now, who, fact)
         for violation in self._ledger.observe(who, fact):
             raise Foul(violation.rule, violation.what)
 

@@ -1,11 +1,14 @@
 """A whole job on virtual time: its processes, its network, its faults and its checks, all from one seed."""
 
+from collections.abc import Callable
+
 import msgspec
 
 from regrow.core.budget import BudgetConfig
 from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.order import mix
+from regrow.core.records import Fact
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
 from regrow.sim.faults import Faults, plan
@@ -67,7 +70,10 @@ class SeedFailed(Exception):
 class World:
     """Owns everything there is, and lets it happen."""
 
-    def __init__(self, seed: int, faults: int, rules: Rules, verbose: bool) -> None:
+    def __init__(
+        self, seed: int, faults: int, rules: Rules, verbose: bool, journal: Callable[[float, str, Fact], None]
+    ) -> None:
+        self.journal = journal
         self.chance = chance = Chance(seed)
         self.rules = rules
         self.plan = _plan(seed, chance)
@@ -109,9 +115,16 @@ class World:
         return coordinator.ended.outcome
 
 
-def simulate(seed: int, *, faults: int = 6, rules: Rules = THE_RULES, verbose: bool = False) -> Report:
-    """Run one seed to its end; SeedFailed tells the story when a check fails."""
-    world = World(seed, faults, rules, verbose)
+def simulate(
+    seed: int,
+    *,
+    faults: int = 6,
+    rules: Rules = THE_RULES,
+    verbose: bool = False,
+    journal: Callable[[float, str, Fact], None] = lambda now, who, fact: None,
+) -> Report:
+    """Run one seed to its end; SeedFailed tells the story when a check fails. `journal` gets every fact, with its time."""
+    world = World(seed, faults, rules, verbose, journal)
     try:
         outcome = world.run()
     except Undetectable:

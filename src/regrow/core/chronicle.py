@@ -1,0 +1,182 @@
+"""The facts of a whole job, found by what they are about: a member, a roster, a cause.
+
+Journals are merged by roster, step and cause, never by clock. Any of them may be missing, begin late (rotated), end in the
+middle (killed, or still being written) or have gaps: what is not there is answered with None or an empty list.
+"""
+
+from collections.abc import Iterable, Mapping, Set
+
+import msgspec
+
+from regrow.core.records import (
+    Committed,
+    Departed,
+    GroupsBroke,
+    JobEnded,
+    JobOpened,
+    LaneComputed,
+    Line,
+    ReplicaLost,
+    RestartPlanned,
+    RosterAdopted,
+    RosterMade,
+    StateFetched,
+    WorkerExited,
+    WorkerRaised,
+    WorkerStarted,
+)
+from regrow.core.roster import NO_VERSION, Member, Version
+
+
+class Life(msgspec.Struct, kw_only=True):
+    """What one member's own journal says."""
+
+    adopted: dict[Version, Line] = {}
+    entered: dict[Version, Line] = {}
+    """Adopted with the state in hand; for a joiner, once it was healed."""
+    fetched: dict[Version, StateFetched] = {}
+    computed: list[tuple[Version, int, int]] = []
+    """Under which roster, of which step, which lane."""
+    progress_ns: list[int] = []
+    """When a lane was computed or a step committed."""
+    broke: set[Version] = set()
+    step: int | None = None
+    """The step it was at last."""
+    committed: int = 0
+    departed: Departed | None = None
+
+
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """A roster, and what was known when it was made."""
+
+    line: Line
+    roster: RosterMade
+    lost: frozenset[str]
+    """Replicas that had been given up."""
+
+    @property
+    def members(self) -> frozenset[Member]:
+        return frozenset(seat.member for seat in self.roster.seats)
+
+
+class Chronicle:
+    def __init__(self, journals: Mapping[str, Iterable[Line]], incomplete: Set[str] = frozenset()) -> None:
+        self.incomplete = frozenset(incomplete)
+        self.lives: dict[str, Life] = {}
+        self.rosters: list[Made] = []
+        self.opened: JobOpened | None = None
+        self.ended: Line | None = None
+        self.end: JobEnded | None = None
+        self.started: dict[Member, Line] = {}
+        self.exited: dict[Member, tuple[Line, WorkerExited]] = {}
+        self.raised: dict[Member, tuple[Line, WorkerRaised]] = {}
+        self.planned: dict[Member, RestartPlanned] = {}
+        self.lost: dict[str, tuple[Line, ReplicaLost]] = {}
+        self.first: Line | None = None
+        self.last: Line | None = None
+        for who, lines in journals.items():
+            life, acting = self.lives.setdefault(who, Life()), NO_VERSION
+            for line in lines:
+                self.first = line if self.first is None or line.ns < self.first.ns else self.first
+                self.last = line if self.last is None or line.ns > self.last.ns else self.last
+                acting = self._of_member(life, acting, line)
+                self._of_job(line)
+        self._founders = {seat.member for made in self.rosters for seat in made.roster.seats if seat.founder}
+        for who, life in self.lives.items():
+            for version, line in life.adopted.items():
+                if version not in life.entered and self._holds_state(who, version):
+                    life.entered[version] = line
+
+    def _of_member(self, life: Life, acting: Version, line: Line) -> Version:
+        match line.what:
+            case RosterAdopted(version=version, step=step):
+                life.adopted[version] = line
+                life.step = step
+                return version
+            case StateFetched(version=version, step=step):
+                life.fetched[version] = line.what
+                life.entered[version] = line
+                life.step = step
+            case LaneComputed(step=step, lane=lane):
+                life.computed.append((acting, step, lane))
+                life.progress_ns.append(line.ns)
+                life.step = step
+            case Committed(step=step):
+                life.progress_ns.append(line.ns)
+                life.step = step + 1
+                life.committed += 1
+            case GroupsBroke(version=version):
+                life.broke.add(version)
+            case Departed(step=step):
+                life.departed = line.what
+                life.step = step
+        return acting
+
+    def _of_job(self, line: Line) -> None:
+        match line.what:
+            case JobOpened():
+                self.opened = line.what
+            case RosterMade():
+                self.rosters.append(Made(line=line, roster=line.what, lost=frozenset(self.lost)))
+            case WorkerStarted(member=member):
+                self.started[member] = line
+            case WorkerExited(member=member):
+                self.exited[member] = (line, line.what)
+            case WorkerRaised(member=member):
+                self.raised.setdefault(member, (line, line.what))
+            case RestartPlanned(member=member):
+                self.planned[member] = line.what
+            case ReplicaLost(replica=replica):
+                self.lost.setdefault(replica, (line, line.what))
+            case JobEnded():
+                self.ended, self.end = line, line.what
+
+    def _holds_state(self, who: str, version: Version) -> bool:
+        """When it adopted this roster: as a founder, or healed before."""
+        if any(str(member) == who for member in self._founders):
+            return True
+        return any(fetched <= version for fetched in self.lives[who].fetched) or who in self.incomplete
+
+    def life(self, member: Member) -> Life | None:
+        return self.lives.get(str(member))
+
+    @property
+    def replicas(self) -> frozenset[str]:
+        if self.opened is not None:
+            return frozenset(self.opened.replicas)
+        seated = {member.replica for made in self.rosters for member in made.members}
+        return frozenset(seated | {member.replica for member in self.started})
+
+    @property
+    def lanes(self) -> int:
+        """Of a step; 0 when nobody says."""
+        if self.opened is not None:
+            return self.opened.lanes
+        return sum(len(seat.lanes) for seat in self.rosters[0].roster.seats) if self.rosters else 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps the job is known to have committed."""
+        return max((life.step for life in self.lives.values() if life.step is not None), default=0)
+
+    def is_settled(self, made: Made) -> bool:
+        """Did everyone in it learn what became of the step in doubt? A journal that is not whole is not held against it."""
+        version = made.roster.version
+        for member in made.members:
+            life = self.life(member)
+            if life is not None and version not in life.adopted and str(member) not in self.incomplete:
+                return False
+        return True
+
+    def full_ns(self, made: Made) -> int | None:
+        """When every replica that was not given up had entered it; None when that never came to be."""
+        if {member.replica for member in made.members} < self.replicas - made.lost:
+            return None
+        times: list[int] = []
+        for member in made.members:
+            life = self.life(member)
+            if life is not None and made.roster.version in life.entered:
+                times.append(life.entered[made.roster.version].ns)
+            elif life is not None and str(member) not in self.incomplete:
+                return None
+        return max(times, default=None)
