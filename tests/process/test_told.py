@@ -94,7 +94,7 @@ def test_journals_are_sound_whenever_they_are_read_and_status_follows_a_kill(
     kills = 0
     while kills < 6:
         status = json.loads(regrow("status", "--json", cwd=cwd).stdout)  # the newest run below cwd
-        assert list(status) == ["job", "state", "step", "roster", "replicas"], status
+        assert list(status) == ["job", "state", "step", "roster", "coordinator", "replicas"], status
         assert (status["job"], status["state"]) == ("run", "running"), status
         assert all(list(row) == ["name", "pid", "host", "state", "lanes", "step"] for row in status["replicas"]), status
         victim = chance.choice(status["replicas"])

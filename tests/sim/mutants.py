@@ -183,6 +183,22 @@ class DistrustsCleanExits(Membership):
         return super()._died(msgspec.structs.replace(died, clean=died.clean and self._ending))
 
 
+class BlamesItsOwnKill(Membership):
+    """Calls it a failure when a member that it ended itself turns out to have left before."""
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        self._gone -= {died.member} - self._dead
+        return super()._died(died)
+
+
+class ForgetsTheStop(Membership):
+    """A wish to stop dies with the coordinator that heard it."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(config, saved)
+        self._stopping = False
+
+
 class ConcludesAtOnce(Membership):
     """Does not wait, after a restart, for the exits of those who left before it."""
 
@@ -216,6 +232,8 @@ MUTANTS: dict[str, Rules] = {
             EvictsTheLast,
             MournsTooEarly,
             DistrustsCleanExits,
+            BlamesItsOwnKill,
+            ForgetsTheStop,
             ConcludesAtOnce,
         )
     },

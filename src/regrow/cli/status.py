@@ -1,5 +1,6 @@
 """`regrow status`: who is alive, which lanes, which step. Reads the run directory and /proc, and asks nobody."""
 
+import socket
 import sys
 from pathlib import Path
 
@@ -43,6 +44,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """starting, running, finished, stopped, failed, state-lost, or dead: the launcher is gone without an end."""
     step: int | None
     roster: str | None
+    coordinator: str
+    """inside (part of `regrow run`), up, away (nobody is replaced until it is back), or elsewhere (not seen from here)."""
     replicas: tuple[ReplicaStatus, ...]
 
 
@@ -68,7 +71,8 @@ def status(run_dir: Path | None, as_json: bool) -> None:
 def gather(run_dir: RunDir) -> JobStatus:
     job = run_dir.job_file()
     saved = load(run_dir.path)
-    facts = [line.what for line in tail(run_dir.journal, "coordinator", _TAIL_BYTES)]
+    # The agent ends a job by its own word when the coordinator is away.
+    facts = [line.what for who in ("agent", "coordinator") for line in tail(run_dir.journal, who, _TAIL_BYTES)]
     end = next((fact for fact in reversed(facts) if isinstance(fact, JobEnded)), None)
     is_launched = end is None and is_process(job.pid, job.born)
     replicas = _replicas(run_dir, job, saved, is_launched)
@@ -86,8 +90,18 @@ def gather(run_dir: RunDir) -> JobStatus:
         state=state,
         step=max(steps, default=None),
         roster=str(saved.roster.version) if saved is not None and saved.roster is not None else None,
+        coordinator=_coordinator(run_dir, job),
         replicas=replicas,
     )
+
+
+def _coordinator(run_dir: RunDir, job: JobFile) -> str:
+    if job.coordinator is None:
+        return "inside"
+    listening = run_dir.listening()
+    if listening is None or listening.host != socket.gethostname():
+        return "elsewhere"
+    return "up" if is_process(listening.pid, listening.born) else "away"
 
 
 def _replicas(run_dir: RunDir, job: JobFile, saved: Saved | None, is_launched: bool) -> tuple[ReplicaStatus, ...]:
@@ -153,6 +167,8 @@ def _print(found: JobStatus) -> None:
     step = "" if found.step is None else f", step {found.step}"
     roster = "" if found.roster is None else f", roster {found.roster}"
     console.print(f"{found.job}: {found.state}{step}{roster}", markup=False)
+    if found.coordinator == "away" and found.state in ("starting", "running"):
+        console.print("the coordinator is away: training goes on, nobody can be replaced until it is back", markup=False)
     table = Table(box=None, pad_edge=False)
     for title in ("replica", "state", "lanes", "step", "pid", "host"):
         table.add_column(title)

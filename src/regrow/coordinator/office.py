@@ -39,6 +39,10 @@ class Office:
     def has_job(self) -> bool:
         return self._plan is not None
 
+    @property
+    def _server(self) -> Server | None:
+        return self._opened.result() if self._opened.done() and not self._opened.exception() else None
+
     async def listen(self, host: str, port: int, token: str) -> Endpoint:
         try:
             self._listener = await listen(host, port, token, self._receive, self._refuse)
@@ -52,7 +56,7 @@ class Office:
         """Until the job is over and the agent knows, or cannot be told."""
         if self._plan is not None:
             self._open(self._plan)
-        server = await self._opened
+        server = await asyncio.shield(self._opened)
         end = await server.ended
         faultpoint("end")
         self._agent.conclude(end, server.raised)
@@ -61,14 +65,14 @@ class Office:
 
     def fail(self, why: str) -> None:
         """A bug: the job ends, as it would in one process."""
-        if self._opened.done() and not self._opened.exception():
-            self._opened.result().end(End(outcome="bug", why=why))
+        if self._server is not None:
+            self._server.end(End(outcome="bug", why=why))
         elif not self._opened.done():
             self._opened.set_exception(InfraError(why))
 
     async def close(self) -> None:
-        if self._opened.done() and not self._opened.exception():
-            await self._opened.result().close()
+        if self._server is not None:
+            await self._server.close()
         if self._listener is not None:
             await self._listener.close()
 
@@ -87,8 +91,8 @@ class Office:
     async def _receive(self, connection: Connection) -> None:
         if connection.name == AGENT:
             await self._receive_agent(connection)
-        elif self._opened.done() and not self._opened.exception():
-            await self._opened.result().serve(connection)
+        elif self._server is not None:
+            await self._server.serve(connection)
         else:
             self._refuse(connection.name, "no job runs here yet")
 

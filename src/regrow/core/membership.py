@@ -261,6 +261,7 @@ class Membership:
         member = died.member
         if member in self._dead:
             return []
+        was_given_up = member in self._gone
         self._dead.add(member)
         self._gone.add(member)
         if self.roster is None and member not in self._joined and (died.clean or died.never_joined):
@@ -270,7 +271,7 @@ class Membership:
         # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
         has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
-        if has_left and not died.clean:
+        if has_left and not died.clean and not was_given_up:
             self._failed_late.append(f"{member} {died.how} after its last step")
         effects: list[MembershipEffect] = []
         if has_left:
