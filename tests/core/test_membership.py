@@ -181,6 +181,15 @@ def test_nobody_is_evicted_within_a_lease_of_a_start() -> None:
     assert rosters(desk.waits(3, A)) != []
 
 
+def test_a_coordinator_that_was_itself_stopped_evicts_nobody_for_a_lease() -> None:
+    desk = Desk().founded()
+    desk.waits(1, A, B, C)
+    desk.now += 60.0  # stopped, and every word of the members is still unread
+    assert desk.hears(Beat(member=A)) == []
+    assert desk._take(Ticked(now=desk.now)) == []
+    assert [str(e.member) for e in desk.waits(12, A, B) if isinstance(e, Kill)] == ["r2.0"], "silence counts again"
+
+
 def test_a_complaint_waits_for_a_death_that_explains_it() -> None:
     desk = Desk().founded()
     assert desk.hears(Complain(member=A, version=V1, why="x")) == []
@@ -355,8 +364,8 @@ def test_nobody_is_replaced_once_the_end_has_begun() -> None:
 def test_a_stop_reaches_those_who_come_later_too() -> None:
     desk = Desk().founded()
     effects = desk._take(StopRequested(now=0.0))
-    persist, *told = effects
-    assert isinstance(persist, Persist) and persist.saved.stopping, "durable before it is said"
+    *told, persist = effects
+    assert isinstance(persist, Persist) and persist.saved.stopping
     assert told == [Send(member=m, message=Stop()) for m in (A, B, C)]
     assert desk.hears(join(A, seen=V1))[0] == Send(member=A, message=Stop())
 

@@ -309,6 +309,19 @@ def test_kill_9_of_regrow_run_is_the_end(is_away: bool, coordinator: Coordinator
     assert run.status()["state"] == "state-lost"
 
 
+def test_a_coordinator_that_was_stopped_for_longer_than_a_lease_evicts_nobody(
+    coordinator: Coordinator, begin: Callable[..., Run], digests: list[str]
+) -> None:
+    coordinator.start()
+    run = begin("--replicas", "3", "--lease", "3", script_args=("--steps", "150", "--pace", "0.05"))
+    under_way(run)
+    coordinator.process.send_signal(signal.SIGSTOP)
+    wait_commits(run, ["r0.0", "r1.0", "r2.0"], 80)  # 4 s at least
+    coordinator.process.send_signal(signal.SIGCONT)
+    finish(run, coordinator, digests[150], deaths=Counter(), steps=150)
+    assert len(run.facts(RosterMade)) == 1, run.story()
+
+
 def test_sigterm_sends_the_coordinator_away_and_the_job_stays(
     coordinator: Coordinator, begin: Callable[..., Run], digests: list[str]
 ) -> None:

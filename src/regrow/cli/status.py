@@ -72,7 +72,7 @@ def gather(run_dir: RunDir) -> JobStatus:
     job = run_dir.job_file()
     saved = load(run_dir.path)
     # The agent ends a job by its own word when the coordinator is away.
-    facts = [line.what for who in ("agent", "coordinator") for line in tail(run_dir.journal, who, _TAIL_BYTES)]
+    facts = [line.what for who in ("coordinator", "agent") for line in tail(run_dir.journal, who, _TAIL_BYTES)]
     end = next((fact for fact in reversed(facts) if isinstance(fact, JobEnded)), None)
     is_launched = end is None and is_process(job.pid, job.born)
     replicas = _replicas(run_dir, job, saved, is_launched)

@@ -44,18 +44,19 @@ class Office:
         return self._opened.result() if self._opened.done() and not self._opened.exception() else None
 
     async def listen(self, host: str, port: int, token: str) -> Endpoint:
+        """Go on with the job that was here before, if any."""
         try:
             self._listener = await listen(host, port, token, self._receive, self._refuse)
         except ConfigError as error:
             if isinstance(error.__cause__, OSError):
                 raise InfraError(str(error)) from error
             raise
+        if self._plan is not None:
+            self._open(self._plan)  # before anybody who is at the door by now comes in
         return self._listener.endpoint
 
     async def run(self) -> End:
         """Until the job is over and the agent knows, or cannot be told."""
-        if self._plan is not None:
-            self._open(self._plan)
         server = await asyncio.shield(self._opened)
         end = await server.ended
         faultpoint("end")
