@@ -235,6 +235,7 @@ def test_status_reads_the_end_and_the_steps(tmp_path: Path) -> None:
         "state": "finished",
         "step": 2,
         "roster": None,
+        "coordinator": "inside",
         "replicas": [
             {"name": "r0", "pid": 1 << 22, "host": "h", "state": "finished", "lanes": [], "step": 2, **budget},
             {"name": "r1", "pid": 1 << 22, "host": "h", "state": "dead", "lanes": [], "step": 2, **budget},

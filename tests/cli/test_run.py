@@ -66,7 +66,7 @@ def test_help_needs_no_torch_and_lists_the_exit_codes(tmp_path: Path) -> None:
 import sys
 from click.testing import CliRunner
 from regrow.cli.main import main
-for command in ([], ["run"], ["status"], ["why"], ["check"]):
+for command in ([], ["run"], ["coordinator"], ["status"], ["why"], ["check"]):
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0, result.output
 assert "torch" not in sys.modules
@@ -90,6 +90,18 @@ assert "torch" not in sys.modules
         (["--replicas", "2", "--run-dir", "taken", "train.py"], "taken exists: choose another --run-dir"),
         (["--replicas", "2", "--host", "no.such.host.invalid", "train.py"], "cannot resolve the host name"),
         (["--replicas", "2", "--fault", "nonsense", "train.py"], "fault 'nonsense' is not TARGET:POINT"),
+        (
+            ["--replicas", "2", "--coordinator", "here", "--run-dir", "new", "train.py"],
+            "--coordinator here: write HOST:PORT",
+        ),
+        (["--replicas", "2", "--coordinator", "127.0.0.1:9", "train.py"], "--coordinator without --run-dir"),
+        (["--replicas", "2", "--coordinator", "127.0.0.1:9", "--port", "8", "train.py"], "--port with --coordinator"),
+        (
+            ["--replicas", "2", "--coordinator", "127.0.0.1:9", "--run-dir", "taken", "train.py"],
+            "no coordinator's run directory",
+        ),
+        (["--replicas", "2", "--token-file", "t", "train.py"], "--token-file without --coordinator"),
+        (["--replicas", "2", "--coordinator", "127.0.0.1:9", "--token-file", "t", "train.py"], "t cannot be read"),
         (["--replicas", "two", "train.py"], "'two' is not a valid integer"),
         (["train.py"], "Missing option '--replicas'"),
         (["--replicas", "2"], "Missing argument 'SCRIPT'"),

@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from regrow.core.budget import BudgetConfig, Restart
 from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
-from regrow.core.membership_events import Died, Heard, Opened, StopRequested, Ticked
+from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Opened, StopRequested, Ticked
 from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
@@ -235,6 +235,15 @@ def test_nobody_is_evicted_within_a_lease_of_a_start() -> None:
     assert rosters(desk.waits(3, A)) != []
 
 
+def test_a_coordinator_that_was_itself_stopped_evicts_nobody_for_a_lease() -> None:
+    desk = Desk().founded()
+    desk.waits(1, A, B, C)
+    desk.now += 60.0  # stopped, and every word of the members is still unread
+    assert desk.hears(Beat(member=A)) == []
+    assert desk._take(Ticked(now=desk.now)) == []
+    assert [str(e.member) for e in desk.waits(12, A, B) if isinstance(e, Kill)] == ["r2.0"], "silence counts again"
+
+
 def test_a_complaint_waits_for_a_death_that_explains_it() -> None:
     desk = Desk().founded()
     assert desk.hears(Complain(member=A, version=V1, why="x")) == []
@@ -264,6 +273,64 @@ def test_whoever_was_left_out_before_a_restart_is_refused_after_it() -> None:
     assert isinstance(refused, Send)
     assert isinstance(refused.message, Refuse)
     assert rosters(later.hears(join(B, seen=V1), join(C, seen=V1))) == []
+
+
+def test_whom_an_earlier_coordinator_gave_up_is_killed_after_a_restart() -> None:
+    desk = Desk().founded()
+    evicted = [e for e in desk.waits(12, A, C) if isinstance(e, Kill)]
+    assert [kill.member for kill in evicted] == [B]
+    again = desk.restarted()
+    assert [e.member for e in again.opening if isinstance(e, Kill)] == [B]
+    assert isinstance(again.hears(join(B, seen=V1, entered=V1))[0], Send), "refused, though it is still alive"
+    (start,) = [e for e in again.sees_dead(B) if isinstance(e, Start)]
+    assert start.member == Member("r1", 1)
+    assert again.restarted().opening[-1] == Start(member=C, delay_s=0.0, why="the job starts"), "nobody is doomed any more"
+
+
+def test_a_stop_outlives_the_coordinator_that_heard_it() -> None:
+    desk = Desk().founded()
+    desk._take(StopRequested(now=0.0))
+    assert desk._take(StopRequested(now=0.0)) == [], "told again, it is nothing new"
+    again = desk.restarted()
+    assert again.hears(join(A, seen=V1, entered=V1))[0] == Send(member=A, message=Stop())
+
+
+def test_an_end_is_durable_before_it_is_told_and_told_again_after_a_restart() -> None:
+    desk = Desk().founded()
+    persist, end = desk.hears(StatelessFound(member=A, version=V1, why="x"))
+    assert isinstance(persist, Persist) and persist.saved.end == end
+    again = desk.restarted()
+    assert again.opening[-1] == end
+    assert again.hears(join(A, seen=V1, entered=V1)) == []
+
+
+def test_a_report_told_to_the_next_coordinator_too_starts_nobody_twice() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    again = desk.restarted()
+    assert [e.member for e in again.opening if isinstance(e, Start)] == [A, Member("r1", 1), C]
+    assert again.sees_dead(B) == []
+
+
+def test_without_an_agent_and_without_a_word_of_anyone_the_job_ends_unsaved() -> None:
+    desk = Desk().founded()
+    desk._take(AgentGone(now=desk.now))
+    assert ends(desk.waits(30, A)) == [], "somebody is heard"
+    silence = desk.waits(11)
+    assert ends(silence) == ["state-lost"]
+    assert not any(isinstance(effect, Persist) for effect in silence), "a guess must not bind a successor"
+    back = Desk().founded()
+    back._take(AgentGone(now=back.now))
+    back._take(AgentCame(now=back.now))
+    assert ends(back.waits(30)) == []
+
+
+def test_a_script_that_takes_no_part_is_the_end_before_the_first_roster_only() -> None:
+    desk = Desk()
+    never = Died(now=0.0, member=A, how="exited with code 64", clean=False, never_joined=True)
+    assert ends(desk._take(never)) == ["failed"]
+    assert ends(Desk().sees_dead(A, clean=True)) == ["failed"]
+    assert ends(Desk().founded()._take(never)) == []
 
 
 def test_when_every_member_is_lost_so_is_the_state() -> None:
@@ -351,8 +418,8 @@ def test_nobody_is_replaced_once_the_end_has_begun() -> None:
 def test_a_stop_reaches_those_who_come_later_too() -> None:
     desk = Desk().founded()
     effects = desk._take(StopRequested(now=0.0))
-    persist, *told = effects
-    assert isinstance(persist, Persist) and persist.saved.stopping, "durable before it is said"
+    *told, persist = effects
+    assert isinstance(persist, Persist) and persist.saved.stopping
     assert told == [Send(member=m, message=Stop()) for m in (A, B, C)]
     assert desk.hears(join(A, seen=V1))[0] == Send(member=A, message=Stop())
 

@@ -11,6 +11,7 @@ import click
 import pytest
 
 from regrow.cli.check import check
+from regrow.cli.coordinator import coordinator
 from regrow.cli.run import run
 from regrow.cli.status import status
 from regrow.cli.why import why
@@ -82,7 +83,13 @@ def test_the_readmes_flags_are_those_of_the_command() -> None:
     flags = {flag for p in run.params if isinstance(p, click.Option) and not p.hidden for flag in p.opts}
     listed = [cells[0].strip("`") for cells in rows("README.md") if cells[0].startswith("`--")]
     assert sorted(listed) == sorted(flags)
-    both = {flag for command in (status, check, why) for p in command.params for flag in p.opts if flag.startswith("--")}
+    both = {
+        flag
+        for command in (coordinator, status, check, why)
+        for p in command.params
+        for flag in p.opts
+        if flag.startswith("--")
+    }
     used = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text("README.md"))) - {"--any"}  # goes to the script
     assert used <= flags | both
 

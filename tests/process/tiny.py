@@ -84,13 +84,15 @@ def start_strays() -> None:
 
 
 def wait_for_strength(members: int, step: int) -> None:
-    """Wait until everyone lost is back; but not while a roster is still to be entered, which needs this process."""
+    """Wait until everyone lost is back; but not while a roster is still to be entered, which needs this process. One that
+    was made and has not come yet (a coordinator may have died in between) is waited for."""
     me = f"{os.environ['REGROW_REPLICA']}.{os.environ['REGROW_INCARNATION']}"
     deadline = time.monotonic() + 60
     while True:
         made, adopted = facts("coordinator", "RosterMade")[-1], facts(me, "RosterAdopted")[-1]
+        has_come = facts(me, "RosterReceived")[-1]["version"] == made["version"]
         is_entered = made["version"] == adopted["version"] and adopted["step"] <= step
-        if len(made["seats"]) == members or not is_entered:
+        if has_come and (len(made["seats"]) == members or not is_entered):
             return
         if time.monotonic() > deadline:
             raise TimeoutError(f"no roster of {members} members")

@@ -184,11 +184,10 @@ class DistrustsCleanExits(Membership):
 
 
 class BlamesItsOwnKill(Membership):
-    """Takes the end of a member that it ended itself for a death after the last step."""
+    """Calls it a failure when a member that it ended itself turns out to have left before."""
 
     def _died(self, died: Died) -> list[MembershipEffect]:
-        if died.member in self._present:
-            self._gone.discard(died.member)
+        self._gone -= {died.member} - self._dead
         return super()._died(died)
 
 
@@ -197,6 +196,14 @@ class ForgetsTheBudget(Membership):
 
     def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
         super().__init__(config, msgspec.structs.replace(saved, spent={}) if saved else None)
+
+
+class ForgetsTheStop(Membership):
+    """A wish to stop dies with the coordinator that heard it."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(config, saved)
+        self._stopping = False
 
 
 class ConcludesAtOnce(Membership):
@@ -232,8 +239,9 @@ MUTANTS: dict[str, Rules] = {
             EvictsTheLast,
             MournsTooEarly,
             DistrustsCleanExits,
-            ConcludesAtOnce,
             BlamesItsOwnKill,
+            ForgetsTheStop,
+            ConcludesAtOnce,
             ForgetsTheBudget,
         )
     },

@@ -71,6 +71,8 @@ class CoordinatorLine:
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_away = False
+        self._is_hired = False
+        """The coordinator has taken this job: its first order came."""
 
     async def reach(self) -> None:
         """Wait for the coordinator. ConfigError when it is another job's, or another version."""
@@ -78,8 +80,8 @@ class CoordinatorLine:
         while self._connection is None:
             try:
                 self._connection = await self._connect()
-            except PeerError as error:
-                self._note_away(f"{error}; this job begins once it is there")
+            except PeerError:
+                self._note_away()
                 await asyncio.sleep(backoff.delay_s())
         self._note_back()
 
@@ -138,9 +140,9 @@ class CoordinatorLine:
             try:
                 self._connection = await self._connect()
             except PeerError:
-                self._note_away("training goes on, nobody can be replaced until it is back")
+                self._note_away()
             except ConfigError as error:  # somebody else listens there now: no reason to end a healthy job
-                self._note_away(f"{error}. Training goes on, nobody can be replaced until it is back")
+                self._note_away(f" ({error})")
             if self._connection is None:
                 await asyncio.sleep(backoff.delay_s())
         self._note_back()
@@ -169,6 +171,7 @@ class CoordinatorLine:
     def _hear(self, message: Message) -> None:
         match message:
             case StartWorker(member=member, delay_s=delay_s, why=why):
+                self._is_hired = True
                 self._workers.start(member, why, delay_s)
             case KillWorker(member=member, why=why):
                 self._workers.kill(member, why)
@@ -184,9 +187,10 @@ class CoordinatorLine:
             case _:
                 self._say(f"the coordinator sent {type(message).__name__}, which is not for an agent")
 
-    def _note_away(self, why: str) -> None:
+    def _note_away(self, why: str = "") -> None:
         if not self._is_away:
-            self._say(f"the coordinator at {self._endpoint} is away: {why}")
+            then = "training goes on, nobody can be replaced until it is back" if self._is_hired else "waiting for it"
+            self._say(f"the coordinator at {self._endpoint} is away{why}: {then}")
         self._is_away = True
 
     def _note_back(self) -> None:

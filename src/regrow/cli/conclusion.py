@@ -10,8 +10,8 @@ FINISHED, FAILED, USAGE, STATE_LOST, INFRA, BUG, STOPPED = 0, 1, 2, 3, 4, 70, 13
 CODES = {"finished": FINISHED, "failed": FAILED, "state-lost": STATE_LOST, "bug": BUG, "stopped": STOPPED}
 
 
-def conclude(terminal: Terminal, end: End, raised: list[Raised], output: str) -> None:
-    """The first failure first, then what became of the job. `output` is where the workers' output lies."""
+def conclude(terminal: Terminal, end: End, raised: list[Raised], run_dir: str) -> None:
+    """The first failure first, then what became of the job."""
     if end.outcome in ("failed", "state-lost"):
         first = end.first or (raised[0] if raised else None)
         if first is not None:
@@ -24,10 +24,12 @@ def conclude(terminal: Terminal, end: End, raised: list[Raised], output: str) ->
         "state-lost": (
             f"the training state is lost: {end.why}.\n"
             "Regrow never restarts from initial weights by itself. Look for the cause in the output above and in "
-            f"{output}, then start a new run; more --replicas make this less likely."
+            f"{run_dir}/output, then start a new run; more --replicas make this less likely."
         ),
     }
     terminal.say(words[end.outcome])
+    if end.outcome in ("failed", "state-lost"):
+        terminal.say(f"what led there: regrow why {run_dir}")
 
 
 def _show(terminal: Terminal, first: Raised, others: list[Raised]) -> None:

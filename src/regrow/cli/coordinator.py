@@ -79,6 +79,7 @@ def coordinator(address: str, run_dir: Path, faults: tuple[str, ...]) -> None:
 
 
 async def _coordinate(wanted: Endpoint, run_dir: RunDir, terminal: Terminal, faults: tuple[str, ...]) -> int:
+    sent_away = _catch_signals()
     is_new = run_dir.prepare()
     try:
         store = Store(run_dir.path)
@@ -98,7 +99,7 @@ async def _coordinate(wanted: Endpoint, run_dir: RunDir, terminal: Terminal, fau
         raise
     _greet(terminal, office, run_dir, endpoint)
     try:
-        return await _serve(office, run_dir, terminal)
+        return await _serve(office, run_dir, terminal, sent_away)
     finally:
         await office.close()
         store.close()
@@ -135,7 +136,8 @@ def _greet(terminal: Terminal, office: Office, run_dir: RunDir, endpoint: Endpoi
         )
 
 
-async def _serve(office: Office, run_dir: RunDir, terminal: Terminal) -> int:
+def _catch_signals() -> asyncio.Future[signal.Signals]:
+    """Done with the first signal that sends this process away."""
     loop = asyncio.get_running_loop()
     sent_away: asyncio.Future[signal.Signals] = loop.create_future()
 
@@ -145,20 +147,23 @@ async def _serve(office: Office, run_dir: RunDir, terminal: Terminal) -> int:
 
     for number in _GONE:
         loop.add_signal_handler(number, signalled, number)
+    return sent_away
 
+
+async def _serve(office: Office, run_dir: RunDir, terminal: Terminal, sent_away: asyncio.Future[signal.Signals]) -> int:
     def crashed(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         story = "".join(traceback.format_exception(error)) if isinstance(error, BaseException) else ""
         terminal.say(f"a bug in Regrow, please report it: {context['message']}\n{story}")
         office.fail(f"{context['message']}: {error!r}")
 
-    loop.set_exception_handler(crashed)
+    asyncio.get_running_loop().set_exception_handler(crashed)
     running: asyncio.Task[End] = asyncio.create_task(office.run())
     both: set[asyncio.Future[Any]] = {running, sent_away}
     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         end = running.result()
-        conclude(terminal, end, [], short(run_dir.output))
+        conclude(terminal, end, [], short(run_dir.path))
         return CODES[end.outcome]
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

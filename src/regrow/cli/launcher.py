@@ -148,7 +148,7 @@ class Launcher:
                 self._loop.remove_signal_handler(number)
             if self._line is not None and not self._is_open:
                 self._undo()
-        conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.output))
+        conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
         if end.outcome == "stopped":
             return _STOPPED[self._stop or signal.SIGINT]
         return CODES[end.outcome]

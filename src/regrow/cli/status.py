@@ -1,5 +1,6 @@
 """`regrow status`: who is alive, which lanes, which step. Reads the run directory and /proc, and asks nobody."""
 
+import socket
 import sys
 import time
 from pathlib import Path
@@ -52,6 +53,8 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None
     roster: str | None
     replicas: tuple[ReplicaStatus, ...]
+    coordinator: str
+    """inside (part of `regrow run`), up, away (nobody is replaced until it is back), or elsewhere (not seen from here)."""
     restarts: int
     """Of all replicas together, within the window."""
     max_job_restarts: int
@@ -82,7 +85,9 @@ def gather(run_dir: RunDir) -> JobStatus:
     job = run_dir.job_file()
     saved = load(run_dir.path)
     lines = tail(run_dir.journal, "coordinator", _TAIL_BYTES)
-    end = next((line.what for line in reversed(lines) if isinstance(line.what, JobEnded)), None)
+    # The agent ends a job by its own word when the coordinator is away.
+    facts = [line.what for line in [*lines, *tail(run_dir.journal, "agent", _TAIL_BYTES)]]
+    end = next((fact for fact in reversed(facts) if isinstance(fact, JobEnded)), None)
     is_launched = end is None and is_process(job.pid, job.born)
     # Of a job that is over, what was spent when it ended.
     now_s = time.monotonic() if is_launched or not lines else lines[-1].ns / 1e9
@@ -102,6 +107,7 @@ def gather(run_dir: RunDir) -> JobStatus:
         state=state,
         step=max(steps, default=None),
         roster=str(saved.roster.version) if saved is not None and saved.roster is not None else None,
+        coordinator=_coordinator(run_dir, job),
         replicas=replicas,
         restarts=sum(spending.used(name) for name in job.replicas),
         max_job_restarts=job.budget.max_job_restarts,
@@ -128,6 +134,15 @@ class _Spending:
         if line is None or not isinstance(line.what, RestartPlanned):
             return None
         return max(0.0, round(line.ns / 1e9 + line.what.delay_s - self._now_s, 3))
+
+
+def _coordinator(run_dir: RunDir, job: JobFile) -> str:
+    if job.coordinator is None:
+        return "inside"
+    listening = run_dir.listening()
+    if listening is None or listening.host != socket.gethostname():
+        return "elsewhere"
+    return "up" if is_process(listening.pid, listening.born) else "away"
 
 
 def _replicas(
@@ -211,6 +226,8 @@ def _print(found: JobStatus) -> None:
     step = "" if found.step is None else f", step {found.step}"
     roster = "" if found.roster is None else f", roster {found.roster}"
     console.print(f"{found.job}: {found.state}{step}{roster}", markup=False)
+    if found.coordinator == "away" and found.state in ("starting", "running"):
+        console.print("the coordinator is away: training goes on, nobody can be replaced until it is back", markup=False)
     table = Table(box=None, pad_edge=False)
     for title in ("replica", "state", "lanes", "step", "restarts", "pid", "host"):
         table.add_column(title)

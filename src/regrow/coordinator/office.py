@@ -39,20 +39,25 @@ class Office:
     def has_job(self) -> bool:
         return self._plan is not None
 
+    @property
+    def _server(self) -> Server | None:
+        return self._opened.result() if self._opened.done() and not self._opened.exception() else None
+
     async def listen(self, host: str, port: int, token: str) -> Endpoint:
+        """Go on with the job that was here before, if any."""
         try:
             self._listener = await listen(host, port, token, self._receive, self._refuse)
         except ConfigError as error:
             if isinstance(error.__cause__, OSError):
                 raise InfraError(str(error)) from error
             raise
+        if self._plan is not None:
+            self._open(self._plan)  # before anybody who is at the door by now comes in
         return self._listener.endpoint
 
     async def run(self) -> End:
         """Until the job is over and the agent knows, or cannot be told."""
-        if self._plan is not None:
-            self._open(self._plan)
-        server = await self._opened
+        server = await asyncio.shield(self._opened)
         end = await server.ended
         faultpoint("end")
         self._agent.conclude(end, server.raised)
@@ -61,14 +66,14 @@ class Office:
 
     def fail(self, why: str) -> None:
         """A bug: the job ends, as it would in one process."""
-        if self._opened.done() and not self._opened.exception():
-            self._opened.result().end(End(outcome="bug", why=why))
+        if self._server is not None:
+            self._server.end(End(outcome="bug", why=why))
         elif not self._opened.done():
             self._opened.set_exception(InfraError(why))
 
     async def close(self) -> None:
-        if self._opened.done() and not self._opened.exception():
-            await self._opened.result().close()
+        if self._server is not None:
+            await self._server.close()
         if self._listener is not None:
             await self._listener.close()
 
@@ -87,8 +92,8 @@ class Office:
     async def _receive(self, connection: Connection) -> None:
         if connection.name == AGENT:
             await self._receive_agent(connection)
-        elif self._opened.done() and not self._opened.exception():
-            await self._opened.result().serve(connection)
+        elif self._server is not None:
+            await self._server.serve(connection)
         else:
             self._refuse(connection.name, "no job runs here yet")
 

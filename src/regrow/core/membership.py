@@ -94,6 +94,8 @@ class Membership:
         self._contract: Contract | None = None
         self._lanes = config.lanes or (saved.lanes if saved else None)
         self._opened_s = 0.0
+        """When it started, or went on after it had itself been stopped: nobody is evicted for a lease."""
+        self._ticked_s = 0.0
         self._agentless_s: float | None = None
         """Since when there is no line to the agent; None while there is one."""
         self._heard_s = 0.0
@@ -140,7 +142,7 @@ class Membership:
     # Starting
 
     def _open(self, now: float) -> list[MembershipEffect]:
-        self._opened_s = self._heard_s = now
+        self._opened_s = self._heard_s = self._ticked_s = now
         if self._ended is not None:
             self._over = True
             return [self._persist(), self._ended]
@@ -178,7 +180,8 @@ class Membership:
         if self._stopping:
             return []
         self._stopping = True
-        return [self._persist(), *(Send(member=member, message=Stop()) for member in self._present)]
+        # Said before it is durable: a full disk must not keep a job from being stopped, and nothing unsafe follows from it.
+        return [*(Send(member=member, message=Stop()) for member in self._present), self._persist()]
 
     # Messages
 
@@ -290,8 +293,8 @@ class Membership:
         member = died.member
         if member in self._dead:
             return []
-        self._dead.add(member)
         was_given_up = member in self._gone
+        self._dead.add(member)
         self._gone.add(member)
         if self.roster is None and member not in self._joined and (died.clean or died.never_joined):
             return self._end("failed", self._strange_end(died))
@@ -381,7 +384,11 @@ class Membership:
 
     def _expire(self, now: float) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
-        if self._agentless_s is not None and now - max(self._agentless_s, self._heard_s) > self._config.lease_s:
+        if now - self._ticked_s > self._config.lease_s / 2:
+            self._opened_s = now  # this process itself was stopped: what it missed meanwhile is still unread
+        self._ticked_s = now
+        latest_s = max(self._heard_s, self._opened_s)
+        if self._agentless_s is not None and now - max(self._agentless_s, latest_s) > self._config.lease_s:
             return self._give_up()
         if self.roster is None:
             return effects
