@@ -6,8 +6,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from regrow.core.budget import BudgetConfig
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
-from regrow.core.membership_events import Died, Heard, Opened, StopRequested, Ticked
+from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Spared, Start
+from regrow.core.membership_events import Died, Heard, Hung, Opened, StopRequested, Ticked
 from regrow.core.messages import (
     Beat,
     Complain,
@@ -65,6 +65,9 @@ class Desk:
 
     def sees_dead(self, member: Member, clean: bool = False) -> list[MembershipEffect]:
         return self._take(Died(now=self.now, member=member, how="was killed", clean=clean))
+
+    def sees_hung(self, member: Member) -> list[MembershipEffect]:
+        return self._take(Hung(now=self.now, member=member, why="hangs in step 3"))
 
     def waits(self, span_s: float, *beating: Member) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
@@ -179,6 +182,55 @@ def test_nobody_is_evicted_within_a_lease_of_a_start() -> None:
     desk.hears(join(A, seen=V1, entered=V1))
     assert rosters(desk.waits(9, A)) == []
     assert rosters(desk.waits(3, A)) != []
+
+
+def test_a_hung_member_is_left_out_at_once_and_then_killed() -> None:
+    desk = Desk().founded()
+    effects = desk.sees_hung(A)
+    (made,) = rosters(effects)
+    assert (made.members, made.cause) == ((B, C), "hung-r0.0")
+    assert effects[-1] == Kill(member=A, why="hangs in step 3"), "the others do not wait for the kill"
+    assert desk.sees_hung(A) == [], "said again, it changes nothing"
+    assert [e.member for e in desk.sees_dead(A) if isinstance(e, Start)] == [Member("r0", 1)]
+    assert desk.sees_hung(A) == []
+
+
+def test_the_only_known_holder_of_the_state_is_spared_once_aloud() -> None:
+    desk = Desk().founded()
+    desk.sees_hung(A)
+    desk.sees_dead(B)
+    (spared,) = desk.sees_hung(C)
+    assert isinstance(spared, Spared) and spared.member == C and "nobody else is known" in spared.why
+    assert desk.sees_hung(C) == []
+    joiner = Member("r1", 1)
+    desk.hears(join(joiner), Entered(member=C, version=desk.machine.version, step=1))
+    assert desk.sees_hung(C) == [], "a joiner holds nothing yet"
+    desk.hears(Entered(member=joiner, version=desk.machine.version, step=1))
+    (made,) = rosters(desk.sees_hung(C))
+    assert made.members == (joiner,), "healed meanwhile, it can go on alone"
+
+
+def test_hung_before_the_first_roster_is_killed_and_started_again_on_the_budget() -> None:
+    desk = Desk()
+    desk.hears(join(A), join(B))
+    assert desk.sees_hung(C) == [Kill(member=C, why="hangs in step 3")]
+    assert [e.member for e in desk.sees_dead(C) if isinstance(e, Start)] == [Member("r2", 1)]
+    (made,) = rosters(desk.hears(join(Member("r2", 1))))
+    assert made.members == (A, B, Member("r2", 1))
+
+
+def test_a_joiner_that_hangs_is_killed_and_nobody_re_forms() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    assert desk.sees_hung(Member("r0", 1)) == [Kill(member=Member("r0", 1), why="hangs in step 3")]
+
+
+def test_whoever_hangs_after_others_have_left_does_not_hold_up_the_end() -> None:
+    desk = Desk().founded()
+    desk.hears(*(Left(member=m, version=V1, step=9) for m in (A, B)))
+    assert desk.sees_hung(C) == [Kill(member=C, why="hangs in step 3")]
+    effects = [*desk.sees_dead(A, clean=True), *desk.sees_dead(B, clean=True), *desk.sees_dead(C)]
+    assert ends(effects) == ["finished"]
 
 
 def test_a_complaint_waits_for_a_death_that_explains_it() -> None:
@@ -372,6 +424,10 @@ class AnyHistory(RuleBasedStateMachine):
     def somebody_dies(self, member: Member, clean: bool) -> None:
         self.dead.add(member)
         self.desk.sees_dead(member, clean)
+
+    @rule(member=members)
+    def somebody_is_said_to_hang(self, member: Member) -> None:
+        self.desk.sees_hung(member)
 
     @rule(span_s=st.sampled_from([1.0, 5.0, 12.0]), beating=st.lists(members, max_size=3))
     def time_passes(self, span_s: float, beating: list[Member]) -> None:

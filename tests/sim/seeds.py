@@ -4,11 +4,11 @@
 """
 
 FOUND: dict[str, tuple[int, int, str]] = {
-    "NeverRepeats": (67, 6, "liveness"),
-    "SeatsTheLeftOut": (223, 6, "one-life"),
-    "AwaitsNobody": (2, 6, "liveness"),
-    "EvictsTheLast": (672, 6, "outcome"),
-    "MournsTooEarly": (83, 20, "outcome"),
+    "NeverRepeats": (299, 6, "liveness"),
+    "SeatsTheLeftOut": (1602, 6, "one-life"),
+    "AwaitsNobody": (6, 6, "liveness"),
+    "EvictsTheLast": (615, 6, "outcome"),
+    "MournsTooEarly": (1291, 20, "outcome"),
     "DistrustsCleanExits": (66, 6, "outcome"),
-    "ConcludesAtOnce": (4306, 20, "outcome"),
+    "ConcludesAtOnce": (4451, 20, "outcome"),
 }

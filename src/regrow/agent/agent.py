@@ -4,6 +4,12 @@
 
 Every start ends in exactly one report, whatever happens on the way. When a worker ends its whole process group goes
 with it, and only then is its end reported: nothing of it can speak any more.
+
+While workers run it looks at their stamps. Whoever hangs is reported, evidence is kept, and only then may it be killed.
+
+A worker that is not gone a moment after its SIGKILL (frozen, or inside a device driver) is reported all the same. A process
+with a SIGKILL pending never returns to user mode: it cannot compute, write or speak again, whether it is thawed in a second
+or in a year. What it still holds is memory, sockets and devices.
 """
 
 import asyncio
@@ -11,18 +17,21 @@ import contextlib
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from regrow.agent import evidence, kernel
 from regrow.agent.exits import Exit, describe, exit_code
 from regrow.agent.reaper import Reaper
 from regrow.agent.relay import Output
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig, WarmParent
 from regrow.core.errors import ConfigError, InfraError, Invariant
-from regrow.core.records import WorkerExited, WorkerStarted
+from regrow.core.hangs import Hang, HangConfig, Hangs, Seen
+from regrow.core.records import WorkerExited, WorkerHung, WorkerStarted
 from regrow.core.roster import Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
@@ -31,6 +40,9 @@ from regrow.shell.stamp import Page
 
 _CLOSE_S = 10.0
 _RETRY_S = 0.02
+_ACCUSE_S = 1.0
+_UNDEAD_S = 1.0
+"""A dying process frees its memory first: a tenth of a second for each GB."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,6 +53,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Path
     output: Path
     """Folder of the workers' output files."""
+    evidence: Path
+    """Folder of what is kept of workers that hang; made with the first."""
+    hangs: HangConfig = HangConfig()
     warm: WarmConfig = WarmConfig()
 
 
@@ -59,10 +74,16 @@ class _Worker(msgspec.Struct, kw_only=True):
     """Set once it runs."""
     doom: str | None = None
     """Why the agent ends it itself."""
+    hang: int = 0
+    """The stamp at which it was judged to hang."""
+    accused_s: float = 0.0
+    """When that was last reported."""
+    investigation: asyncio.Task[None] | None = None
+    """Evidence of the hang is being kept; the kill waits for it."""
 
 
 class Agent:
-    """`report` is called from the loop, as soon as a worker is gone."""
+    """`report` is called from the loop, as soon as a worker is gone; `accuse` while one hangs, again and again."""
 
     def __init__(
         self,
@@ -71,12 +92,16 @@ class Agent:
         journal: Journal,
         terminal: Terminal,
         report: Callable[[Exit], None],
+        accuse: Callable[[Hang], None],
     ) -> None:
         self._config = config
         self._door = door
         self._journal = journal
         self._terminal = terminal
         self._report = report
+        self._accuse = accuse
+        self._hangs = Hangs(config.hangs)
+        self._looking: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
         self._warm: WarmParent | None = None
@@ -86,6 +111,8 @@ class Agent:
         self._started: set[Member] = set()
         self._trailing: set[Output] = set()
         """Output of dead workers whose descriptors somebody still holds."""
+        self._undead: dict[int, _Worker] = {}
+        """Reported as gone, with a SIGKILL pending that they have not taken yet."""
         self._closing = False
 
     async def open(self) -> None:
@@ -93,6 +120,8 @@ class Agent:
         self._reaper.open()
         self._reaper.before_strangers(self._hear_warm)
         warm = self._heat()
+        if self._config.hangs.factor > 0:
+            self._look()
         await asyncio.shield(warm.ready)
 
     def start(self, member: Member, why: str, delay_s: float = 0.0) -> None:
@@ -104,13 +133,14 @@ class Agent:
         worker.timer = self._loop.call_later(delay_s, self._due, worker)
 
     def kill(self, member: Member, why: str) -> None:
-        """At once, its whole group. The report comes when it is gone."""
+        """Its whole group: at once, or once the evidence of its hang is kept. The report comes when it is gone."""
         worker = self._workers.get(member)
         if worker is None:
             return
         worker.doom = why
         if worker.pid is not None:
-            _kill_group(worker.pid)
+            if worker.investigation is None or worker.investigation.done() or self._closing:
+                self._strike(worker, worker.pid)
         elif worker.output is None:
             self._gone(worker, f"was ended before it started: {why}", None)
 
@@ -121,11 +151,13 @@ class Agent:
     async def close(self) -> None:
         """End everything below this process, and wait until it is gone."""
         self._closing = True
+        if self._looking is not None:
+            self._looking.cancel()
         for member in list(self._workers):
             self.kill(member, "the job is over")
         try:
             async with asyncio.timeout(_CLOSE_S):
-                while self._workers or any(output.is_open for output in self._trailing):
+                while self._workers or self._is_trailing:
                     self._sweep_strangers()
                     await asyncio.sleep(0.005)
                 if self._warm is not None:
@@ -134,8 +166,11 @@ class Agent:
                 while self._sweep_strangers():
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            left = ", ".join(str(pid) for pid in _children())
-            self._terminal.say(f"processes {left} do not die (in a device driver?): look at them with ps")
+            pass
+        if left := ", ".join(str(pid) for pid in _children()):
+            self._terminal.say(
+                f"processes {left} do not die (frozen, or in a device driver): they never run again, look at them with ps"
+            )
         for output in list(self._trailing):
             output.close()
         self._reaper.close()
@@ -237,14 +272,81 @@ class Agent:
         fact = WorkerStarted(member=worker.member, pid=answer.pid, host=socket.gethostname(), why=worker.why)
         self._journal.write(fact)
         if worker.doom is not None:
-            _kill_group(answer.pid)
+            self._strike(worker, answer.pid)
+
+    # Watching
+
+    def _look(self) -> None:
+        self._looking = self._loop.call_later(self._config.hangs.look_s, self._look)
+        now = time.monotonic()
+        seen: list[Seen] = []
+        for worker in self._workers.values():
+            stamped = worker.page.read() if worker.page is not None and worker.pid is not None else None
+            if stamped is not None and worker.pid is not None:
+                asks = self._hangs.should_ask_kernel(now, stamped)
+                how = kernel.standstill(worker.pid) if asks else None
+                seen.append(Seen(member=worker.member, stamped=stamped, standstill=how))
+        standstills = {one.member: one.standstill for one in seen}
+        for hang in self._hangs.look(now, seen):
+            self._hung(now, hang, standstills[hang.member])
+
+    def _hung(self, now: float, hang: Hang, standstill: str | None) -> None:
+        worker = self._workers.get(hang.member)
+        if worker is None or worker.pid is None or worker.page is None or worker.doom is not None:
+            return
+        stamped = worker.page.read()
+        is_news = stamped is not None and worker.hang != stamped.count
+        if not is_news and now - worker.accused_s < _ACCUSE_S:
+            return
+        worker.accused_s = now
+        if is_news and stamped is not None:
+            worker.hang = stamped.count
+            path = self._config.evidence / f"{worker.member}.txt"
+            shown = f"{path.parent.name}/{path.name}"
+            self._journal.write(
+                WorkerHung(
+                    member=worker.member,
+                    place=hang.place,
+                    silent_s=hang.silent_s,
+                    limit_s=hang.limit_s,
+                    why=str(hang.reason),
+                    evidence=shown,
+                    cause=f"hung-{worker.member}",
+                )
+            )
+            self._terminal.say(f"{worker.member} {hang}; see {shown} of the run directory")
+            work = evidence.collect(path, worker.pid, hang, worker.page, standstill, self._reaper)
+            worker.investigation = self._loop.create_task(work)
+            worker.investigation.add_done_callback(lambda done: self._investigated(worker, done))
+        self._accuse(hang)
+
+    def _investigated(self, worker: _Worker, done: asyncio.Task[None]) -> None:
+        if not done.cancelled() and (error := done.exception()) is not None:
+            self._terminal.say(f"no evidence of {worker.member}'s hang could be kept: {error!r}")
+        if worker.doom is not None and worker.pid is not None and self._workers.get(worker.member) is worker:
+            self._strike(worker, worker.pid)
 
     # Ending
+
+    def _strike(self, worker: _Worker, pid: int) -> None:
+        _kill_group(pid)
+        self._loop.call_later(_UNDEAD_S, self._give_up, worker, pid)
+
+    def _give_up(self, worker: _Worker, pid: int) -> None:
+        if self._workers.get(worker.member) is not worker:
+            return
+        self._undead[pid] = worker
+        self._terminal.say(
+            f"{worker.member} (pid {pid}) has not died {_UNDEAD_S:g} s after SIGKILL (frozen, or in a device driver): "
+            "it never runs again, but keeps its memory and devices until it is gone"
+        )
+        self._gone(worker, f"was ended: {worker.doom}", None)
 
     def _ended(self, worker: _Worker, status: int) -> None:
         assert worker.pid is not None, "only a running worker is watched"
         _kill_group(worker.pid)
         how = describe(status) if worker.doom is None else f"was ended: {worker.doom}"
+        self._undead.pop(worker.pid, None)
         self._gone(worker, how, exit_code(status))
         if self._warm is not None:
             with contextlib.suppress(BrokenPipeError):
@@ -265,6 +367,8 @@ class Agent:
             return
         if worker.timer is not None:
             worker.timer.cancel()
+        if worker.investigation is not None:
+            worker.investigation.cancel()
         pid = worker.pid or 0
         cause = f"died-{worker.member}"
         stamped = worker.page.read() if worker.page is not None else None
@@ -280,10 +384,15 @@ class Agent:
             else:
                 worker.output.close()
 
+    @property
+    def _is_trailing(self) -> bool:
+        undead = [worker.output for worker in self._undead.values()]
+        return any(output.is_open for output in self._trailing if output not in undead)
+
     def _sweep_strangers(self) -> bool:
-        """Kill what workers left behind outside their groups; true while there is any."""
+        """Kill what workers left behind outside their groups; true while there is any that can die."""
         known = {worker.pid for worker in self._workers.values()} | {self._warm.pid if self._warm else None}
-        strangers = [pid for pid in _children() if pid not in known]
+        strangers = [pid for pid in _children() if pid not in known and pid not in self._undead]
         for pid in strangers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -23,8 +23,9 @@ from regrow.cli.run_dir import JobFile, RunDir
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
 from regrow.core.errors import RegrowError
+from regrow.core.hangs import HangConfig
 from regrow.core.membership import MembershipConfig
-from regrow.core.membership_effects import End, Lost, Made
+from regrow.core.membership_effects import End, Lost, Made, Spared
 from regrow.core.messages import Raised
 from regrow.core.records import JobOpened
 from regrow.core.roster import Endpoint, Member
@@ -48,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The flag; None leaves it to the script."""
     membership: MembershipConfig
     faults: str
+    hangs: HangConfig = HangConfig()
     warm: WarmConfig = WarmConfig()
 
 
@@ -75,12 +77,19 @@ class Launcher:
                 self._journal = Journal(self._run_dir.journal, "coordinator")
                 self._agent = Agent(
                     AgentConfig(
-                        script=plan.script, argv=plan.argv, cwd=Path.cwd(), output=self._run_dir.output, warm=plan.warm
+                        script=plan.script,
+                        argv=plan.argv,
+                        cwd=Path.cwd(),
+                        output=self._run_dir.output,
+                        evidence=self._run_dir.evidence,
+                        hangs=plan.hangs,
+                        warm=plan.warm,
                     ),
                     self._door,
                     Journal(self._run_dir.journal, "agent"),
                     self._terminal,
                     self._exited,
+                    lambda hang: self._server.hung(hang.member, f"hangs {hang.place}"),
                 )
                 self._server = Server(plan.membership, store, self._journal, self._agent, self._noticed, self._terminal.say)
                 self._endpoint = await self._server.listen(plan.host, plan.port, self._token)
@@ -173,7 +182,10 @@ class Launcher:
                 self._terminal.say(f"{exit.member} {exit.how}")
             self._server.died(exit.member, exit.how, exit.clean, exit.place)
 
-    def _noticed(self, notice: Made | Lost) -> None:
+    def _noticed(self, notice: Made | Lost | Spared) -> None:
+        if isinstance(notice, Spared):
+            self._terminal.say(f"{notice.member} is left alone: {notice.why}")
+            return
         if isinstance(notice, Lost):
             self._terminal.say(f"the job goes on without {notice.replica}: {notice.why}")
             return

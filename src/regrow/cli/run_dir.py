@@ -5,6 +5,7 @@ token               the job's secret, mode 0600
 coordinator.json    what the coordinator must not forget
 journal/            one file of facts per process
 output/             what each worker printed
+evidence/           what was seen of workers that hung, one file each
 """
 
 import os
@@ -40,6 +41,7 @@ class RunDir:
         self.path = path
         self.journal = path / "journal"
         self.output = path / "output"
+        self.evidence = path / "evidence"
 
     def create(self, job: JobFile) -> str:
         """Make it, and the job's token. Nothing remains when it fails."""

@@ -17,11 +17,22 @@ from regrow.core.attendance import names_member
 from regrow.core.errors import ConfigError, InfraError, PeerError
 from regrow.core.invariants import member_of
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
-from regrow.core.membership_events import Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.membership_effects import (
+    End,
+    Kill,
+    Lost,
+    Made,
+    MembershipEffect,
+    Persist,
+    Saved,
+    Send,
+    Spared,
+    Start,
+)
+from regrow.core.membership_events import Died, Heard, Hung, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import FromMember, Join, Raised, Refuse, ToMember
 from regrow.core.progress import Place
-from regrow.core.records import JobEnded, Refused, ReplicaLost, RosterMade, SeatTaken, WorkerRaised
+from regrow.core.records import JobEnded, Refused, ReplicaLost, RosterMade, SeatTaken, WorkerRaised, WorkerSpared
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.journal import Journal
 from regrow.wire.tcp import Connection, Listener, listen
@@ -40,7 +51,7 @@ class Actuator(Protocol):
 
 
 class Server:
-    """`ended` gets the End of the job. `notice` is called with every Made and Lost, for people."""
+    """`ended` gets the End of the job. `notice` is called with every Made, Lost and Spared, for people."""
 
     def __init__(
         self,
@@ -48,7 +59,7 @@ class Server:
         store: Store,
         journal: Journal,
         actuator: Actuator,
-        notice: Callable[[Made | Lost], None],
+        notice: Callable[[Made | Lost | Spared], None],
         warn: Callable[[str], None],
     ) -> None:
         self._membership = Membership(config, store.load())
@@ -97,6 +108,10 @@ class Server:
             self._feed(died)
         else:
             self._spawn(self._bury(line, died))
+
+    def hung(self, member: Member, why: str) -> None:
+        """Judged by the agent. Whether it is replaced is decided here; until then it lives."""
+        self._feed(Hung(now=_now(), member=member, why=why))
 
     @property
     def is_founded(self) -> bool:
@@ -225,6 +240,9 @@ class Server:
                 self._notice(effect)
             case Lost(replica=replica, why=why):
                 self._journal.write(ReplicaLost(replica=replica, why=why))
+                self._notice(effect)
+            case Spared(member=member, why=why):
+                self._journal.write(WorkerSpared(member=member, why=why))
                 self._notice(effect)
             case End():
                 self.end(effect)

@@ -63,6 +63,13 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Spared(msgspec.Struct, frozen=True, kw_only=True):
+    """This member hangs and is left alone: nobody else is known to hold the state."""
+
+    member: Member
+    why: str
+
+
 class End(msgspec.Struct, frozen=True, kw_only=True):
     """The job is over. Whoever still runs is ended, unless the job finished."""
 
@@ -73,4 +80,4 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     """The first exception that led here."""
 
 
-MembershipEffect = Persist | Send | Start | Kill | Made | Lost | End
+MembershipEffect = Persist | Send | Start | Kill | Made | Lost | Spared | End

@@ -32,6 +32,14 @@ class Died(msgspec.Struct, frozen=True, kw_only=True):
     """Where it was, by its own last stamp."""
 
 
+class Hung(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent judges that a worker hangs. May be wrong, and is repeated while the verdict stands."""
+
+    now: float
+    member: Member
+    why: str
+
+
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -44,4 +52,4 @@ class StopRequested(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
-MembershipEvent = Opened | Heard | Died | Ticked | StopRequested
+MembershipEvent = Opened | Heard | Died | Hung | Ticked | StopRequested

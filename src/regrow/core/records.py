@@ -63,6 +63,26 @@ class WorkerRaised(_Fact, frozen=True, kw_only=True):
     traceback: str
 
 
+class WorkerHung(_Fact, frozen=True, kw_only=True):
+    """The agent's verdict: this worker, at this place, was silent for longer than its limit."""
+
+    member: Member
+    place: Place
+    silent_s: float
+    limit_s: float
+    why: str
+    evidence: str
+    """A file, relative to the run directory."""
+    cause: str
+
+
+class WorkerSpared(_Fact, frozen=True, kw_only=True):
+    """It hangs, and is not replaced: nobody else is known to hold the state."""
+
+    member: Member
+    why: str
+
+
 class ReplicaLost(_Fact, frozen=True, kw_only=True):
     replica: str
     why: str
@@ -162,6 +182,8 @@ Fact = (
     | WorkerStarted
     | WorkerExited
     | WorkerRaised
+    | WorkerHung
+    | WorkerSpared
     | ReplicaLost
     | RosterReceived
     | GroupsAborted

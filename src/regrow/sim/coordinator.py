@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from regrow.core.errors import Invariant
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
+from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Spared, Start
 from regrow.core.membership_events import Heard, MembershipEvent, Opened, StopRequested, Ticked
 from regrow.core.messages import Beat, FromMember
 from regrow.core.records import JobEnded
@@ -97,6 +97,8 @@ class Coordinator:
                 world.agent.kill(member, why)
             case Lost():
                 world.referee.lost += 1
+            case Spared():
+                pass
             case End(outcome=outcome, why=why):
                 self.ended = effect
                 world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

@@ -19,6 +19,7 @@ _KINDS = {
     "kill": 30,
     "kill-several": 6,
     "hang": 14,
+    "accuse": 6,
     "crash-coordinator": 16,
     "disconnect": 14,
     "cut-off": 12,
@@ -118,6 +119,10 @@ class Faults:
                     self._kill(victim)
             case "hang":
                 process.hang(span_s)
+                if chance.happens(0.6):  # else it is seen by its lease alone
+                    world.agent.watch(process)
+            case "accuse":
+                world.agent.accuse(process)
             case "disconnect":
                 process.wire.cut()
             case "cut-off":

@@ -2,12 +2,18 @@
 
 from typing import TYPE_CHECKING
 
-from regrow.core.membership_events import Died
+from regrow.core.attendance import Task
+from regrow.core.membership_events import Died, Hung
 from regrow.core.roster import Member
 from regrow.sim.process import Process
 
 if TYPE_CHECKING:
     from regrow.sim.world import World
+
+
+_FLOOR_S = 2.0
+_AGAIN_S = 1.0
+_HANGS = "hangs"
 
 
 class Agent:
@@ -41,7 +47,25 @@ class Agent:
     def _kill(self, member: Member, why: str) -> None:
         process = self.processes.get(member)
         if process is not None:
+            if process.attendance.task is Task.GONE and why == _HANGS:
+                self._world.referee.late_kills += 1
             process.die(f"killed by the agent: {why}")
+
+    def watch(self, process: Process) -> None:
+        """It hangs: seen after a while, and said again and again until it no longer does."""
+        self._world.timeline.after(_FLOOR_S, None, self._look, process)
+
+    def _look(self, process: Process) -> None:
+        if process.alive and process.hung:
+            self.accuse(process)
+            self._world.timeline.after(_AGAIN_S, None, self._look, process)
+
+    def accuse(self, process: Process) -> None:
+        """Rightly or not."""
+        self._world.timeline.after(self._world.chance.soon_s(), None, self._accuse, process.member)
+
+    def _accuse(self, member: Member) -> None:
+        self._world.coordinator.take(Hung(now=self._world.timeline.now, member=member, why=_HANGS))
 
     def reap(self, process: Process, how: str, clean: bool) -> None:
         self._deaths.append((process.member, how, clean))
