@@ -233,6 +233,17 @@ def test_whoever_hangs_after_others_have_left_does_not_hold_up_the_end() -> None
     assert ends(effects) == ["finished"]
 
 
+def test_whoever_has_left_and_hangs_still_counts_as_having_left() -> None:
+    """Said to hang, and left out of the last roster because it has left: its copy of the state is one (seed 29301)."""
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    desk.hears(Left(member=A, version=V1, step=9))
+    assert desk.machine.roster is not None and desk.machine.roster.members == (C,)
+    assert desk.sees_hung(A) == [Kill(member=A, why="hangs in step 3")]
+    assert ends(desk.sees_dead(C)) == []
+    assert ends(desk.sees_dead(A)) == ["failed"]
+
+
 def test_a_complaint_waits_for_a_death_that_explains_it() -> None:
     desk = Desk().founded()
     assert desk.hears(Complain(member=A, version=V1, why="x")) == []

@@ -5,7 +5,7 @@ the longest recent one of any worker, and at least the floor. A worker without e
 so have the user's code between the loops, compilations, collections and transfers, whose lengths say nothing about each
 other. Start-up and busy work have limits of their own.
 
-Whoever waits for others is a victim, however long it waits, and is never judged for it: the one it waits for is in own
+Whoever waits for others is a victim, however long it waits, and is never judged for it: the culprit it waits for is in own
 work, and is. Unless its own process does not run: then its pulse stands still. A process that the kernel calls stopped or
 frozen cannot be at work at all, so the floor is limit enough in any phase.
 

@@ -339,12 +339,12 @@ class Membership:
         """The agent's judgement may be wrong. That costs a restart, never the state, and never a result."""
         if member in self._gone or self._lives.get(member.replica) != member.incarnation:
             return []
+        if self._left_well or any(other.left is not None for other in self._present.values()):
+            # Someone saw every row of the last boundary: the end is reached, and this one only keeps it from being told.
+            return [Kill(member=member, why=why)]
         if self.roster is None or self.roster.seat(member) is None:
             self._gone.add(member)
             self._present.pop(member, None)
-            return [Kill(member=member, why=why)]
-        if self._left_well or any(other.left is not None for other in self._present.values()):
-            # Someone saw every row of the last boundary: the end is reached, and this one only keeps it from being told.
             return [Kill(member=member, why=why)]
         if self._can_go_on_without(member, now):
             return self._evict(member, why, f"hung-{member}")
