@@ -191,6 +191,14 @@ class ConcludesAtOnce(Membership):
         return super()._finish()
 
 
+class BlamesWhomItKilled(Membership):
+    """Takes the end of a late joiner, by its own order, for a failure after the last step."""
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        self._gone.discard(died.member)
+        return super()._died(died)
+
+
 MUTANTS: dict[str, Rules] = {
     **{
         mutant.__name__: Rules(attendance=mutant)
@@ -217,6 +225,7 @@ MUTANTS: dict[str, Rules] = {
             MournsTooEarly,
             DistrustsCleanExits,
             ConcludesAtOnce,
+            BlamesWhomItKilled,
         )
     },
 }

@@ -10,5 +10,6 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "EvictsTheLast": (615, 6, "outcome"),
     "MournsTooEarly": (1291, 20, "outcome"),
     "DistrustsCleanExits": (66, 6, "outcome"),
+    "BlamesWhomItKilled": (23727, 20, "outcome"),
     "ConcludesAtOnce": (4451, 20, "outcome"),
 }

@@ -262,6 +262,7 @@ class Membership:
         member = died.member
         if member in self._dead:
             return []
+        was_ended_here = member in self._gone
         self._dead.add(member)
         self._gone.add(member)
         presence = self._present.pop(member, None)
@@ -269,7 +270,8 @@ class Membership:
         # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
         has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
-        if has_left and not died.clean:
+        # Whom this coordinator had ended did not fail, even when word of its leaving came after the order.
+        if has_left and not died.clean and not was_ended_here:
             self._failed_late.append(f"{member} {died.how} after its last step")
         effects: list[MembershipEffect] = []
         if has_left:
