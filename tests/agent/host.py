@@ -55,7 +55,7 @@ async def main() -> None:
         Journal(folder / "journal", "agent"),
         terminal,
         report,
-        lambda hang: tell(hung=str(hang.member), why=str(hang)),
+        lambda verdict: tell(verdict=str(verdict)),
     )
     await agent.open()
     tell(ready=True, warm=agent.warm_pid)

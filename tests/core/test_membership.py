@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from regrow.core.budget import BudgetConfig
 from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import End, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Spared, Start
-from regrow.core.membership_events import Died, Heard, Hung, Opened, StopRequested, Ticked
+from regrow.core.membership_events import Died, Heard, Hung, Opened, Stalled, StopRequested, Ticked
 from regrow.core.messages import (
     Beat,
     Complain,
@@ -68,6 +68,9 @@ class Desk:
 
     def sees_hung(self, member: Member) -> list[MembershipEffect]:
         return self._take(Hung(now=self.now, member=member, why="hangs in step 3"))
+
+    def sees_stall(self) -> list[MembershipEffect]:
+        return self._take(Stalled(now=self.now, why="everybody waits"))
 
     def waits(self, span_s: float, *beating: Member) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
@@ -242,6 +245,12 @@ def test_whoever_has_left_and_hangs_still_counts_as_having_left() -> None:
     assert desk.sees_hung(A) == [Kill(member=A, why="hangs in step 3")]
     assert ends(desk.sees_dead(C)) == []
     assert ends(desk.sees_dead(A)) == ["failed"]
+
+
+def test_in_a_stall_the_same_members_form_again() -> None:
+    assert Desk().sees_stall() == [], "there is no roster yet"
+    (made,) = rosters(Desk().founded().sees_stall())
+    assert (made.members, made.cause) == ((A, B, C), "stalled")
 
 
 def test_a_complaint_waits_for_a_death_that_explains_it() -> None:
@@ -439,6 +448,10 @@ class AnyHistory(RuleBasedStateMachine):
     @rule(member=members)
     def somebody_is_said_to_hang(self, member: Member) -> None:
         self.desk.sees_hung(member)
+
+    @rule()
+    def everybody_is_said_to_wait(self) -> None:
+        self.desk.sees_stall()
 
     @rule(span_s=st.sampled_from([1.0, 5.0, 12.0]), beating=st.lists(members, max_size=3))
     def time_passes(self, span_s: float, beating: list[Member]) -> None:

@@ -108,6 +108,15 @@ def test_a_worker_stopped_in_a_collective(start: Callable[..., Run], reference: 
     assert "the kernel says that it is stopped" in hung.why
 
 
+def test_a_worker_that_only_seems_to_wait(start: Callable[..., Run], reference: str) -> None:
+    """Its training thread is stuck inside a collective, its pulse goes on: everybody waits, until all are woken but it."""
+    run = start("--replicas", "3", "--fault", "r1:waiting:step=3:hang", script_args=("--hold", "5:3"))
+    hung = prove_replaced(run, reference, "reduce")
+    assert "it did not wake when its group was broken" in hung.why and "_hang" in evidence(run, hung)
+    causes = [fact.cause for _, fact in run.facts(RosterMade)]
+    assert causes[1:3] == ["stalled", "hung-r1.0"], causes
+
+
 @pytest.fixture(params=["freezer", "unified"])
 def cgroup(request: pytest.FixtureRequest) -> Iterator[Path]:
     """A new cgroup that can be frozen: of version 1, whose frozen processes cannot be killed, and of version 2."""

@@ -30,7 +30,7 @@ from regrow.agent.relay import Output
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig, WarmParent
 from regrow.core.errors import ConfigError, InfraError, Invariant
-from regrow.core.hangs import Hang, HangConfig, Hangs, Seen
+from regrow.core.hangs import Hang, HangConfig, Hangs, Seen, Stall
 from regrow.core.records import WorkerExited, WorkerHung, WorkerStarted
 from regrow.core.roster import Member
 from regrow.shell.door import WorkerDoor
@@ -92,7 +92,7 @@ class Agent:
         journal: Journal,
         terminal: Terminal,
         report: Callable[[Exit], None],
-        accuse: Callable[[Hang], None],
+        accuse: Callable[[Hang | Stall], None],
     ) -> None:
         self._config = config
         self._door = door
@@ -287,8 +287,11 @@ class Agent:
                 how = kernel.standstill(worker.pid) if asks else None
                 seen.append(Seen(member=worker.member, stamped=stamped, standstill=how))
         standstills = {one.member: one.standstill for one in seen}
-        for hang in self._hangs.look(now, seen):
-            self._hung(now, hang, standstills[hang.member])
+        for verdict in self._hangs.look(now, seen):
+            if isinstance(verdict, Stall):
+                self._accuse(verdict)
+            else:
+                self._hung(now, verdict, standstills[verdict.member])
 
     def _hung(self, now: float, hang: Hang, standstill: str | None) -> None:
         worker = self._workers.get(hang.member)

@@ -23,7 +23,7 @@ from regrow.cli.run_dir import JobFile, RunDir
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
 from regrow.core.errors import RegrowError
-from regrow.core.hangs import HangConfig
+from regrow.core.hangs import Hang, HangConfig, Stall
 from regrow.core.membership import MembershipConfig
 from regrow.core.membership_effects import End, Lost, Made, Spared
 from regrow.core.messages import Raised
@@ -89,7 +89,7 @@ class Launcher:
                     Journal(self._run_dir.journal, "agent"),
                     self._terminal,
                     self._exited,
-                    lambda hang: self._server.hung(hang.member, f"hangs {hang.place}"),
+                    self._accused,
                 )
                 self._server = Server(plan.membership, store, self._journal, self._agent, self._noticed, self._terminal.say)
                 self._endpoint = await self._server.listen(plan.host, plan.port, self._token)
@@ -181,6 +181,12 @@ class Launcher:
             if not exit.clean:
                 self._terminal.say(f"{exit.member} {exit.how}")
             self._server.died(exit.member, exit.how, exit.clean, exit.place)
+
+    def _accused(self, verdict: Hang | Stall) -> None:
+        if isinstance(verdict, Stall):
+            self._server.stalled(str(verdict))
+        else:
+            self._server.hung(verdict.member, f"hangs {verdict.place}")
 
     def _noticed(self, notice: Made | Lost | Spared) -> None:
         if isinstance(notice, Spared):

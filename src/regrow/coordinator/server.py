@@ -29,7 +29,7 @@ from regrow.core.membership_effects import (
     Spared,
     Start,
 )
-from regrow.core.membership_events import Died, Heard, Hung, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.membership_events import Died, Heard, Hung, MembershipEvent, Opened, Stalled, StopRequested, Ticked
 from regrow.core.messages import FromMember, Join, Raised, Refuse, ToMember
 from regrow.core.progress import Place
 from regrow.core.records import JobEnded, Refused, ReplicaLost, RosterMade, SeatTaken, WorkerRaised, WorkerSpared
@@ -112,6 +112,10 @@ class Server:
     def hung(self, member: Member, why: str) -> None:
         """Judged by the agent. Whether it is replaced is decided here; until then it lives."""
         self._feed(Hung(now=_now(), member=member, why=why))
+
+    def stalled(self, why: str) -> None:
+        """The same members are to form again."""
+        self._feed(Stalled(now=_now(), why=why))
 
     @property
     def is_founded(self) -> bool:

@@ -9,6 +9,10 @@ Whoever waits for others is a victim, however long it waits, and is never judged
 work, and is. Unless its own process does not run: then its pulse stands still. A process that the kernel calls stopped or
 frozen cannot be at work at all, so the floor is limit enough in any phase.
 
+When everybody waits in collectives for longer than these ever took, and nobody is at work whom they could wait for, it is a
+stall: a message was lost, or one of them only seems to wait. The same members are then given a new roster, which breaks
+every collective. Whoever does not even wake from its own is the culprit.
+
 Time in which the agent itself did not look is nobody's silence.
 """
 
@@ -20,6 +24,7 @@ from regrow.core.progress import Phase, Place, Stamped
 from regrow.core.roster import Member
 
 WAITS = frozenset({Phase.EXCHANGE, Phase.REDUCE, Phase.BOUND, Phase.FETCH, Phase.SERVE, Phase.WAIT})
+COLLECTIVES = frozenset({Phase.EXCHANGE, Phase.REDUCE, Phase.BOUND})
 LEARNED = frozenset({Phase.DATA, Phase.MICROBATCH, Phase.TURN, Phase.MERGE, Phase.COMMIT})
 _WARM = 2
 """Completed so often, a phase has taught something: the first time is not counted."""
@@ -95,7 +100,14 @@ class Deaf(msgspec.Struct, frozen=True, kw_only=True):
         return f"none of its threads runs Python; its longest recent pause was {self.longest_s:.3g} s"
 
 
-Reason = Overdue | FirstOverdue | StartOverdue | BusyOverdue | Standstill | Deaf
+class Unmoved(msgspec.Struct, frozen=True, kw_only=True):
+    """The others woke when their groups were broken; this one did not."""
+
+    def __str__(self) -> str:
+        return "it did not wake when its group was broken; --hang-floor"
+
+
+Reason = Unmoved | Overdue | FirstOverdue | StartOverdue | BusyOverdue | Standstill | Deaf
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +122,18 @@ class Hang(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         """As the end of a sentence that begins with the member."""
         return f"hangs {self.place}: silent for {self.silent_s:.2f} s, the limit is {self.limit_s:.2f} s ({self.reason})"
+
+
+class Stall(msgspec.Struct, frozen=True, kw_only=True):
+    """A verdict: these wait for one another, and none of them is known to be at fault."""
+
+    members: tuple[Member, ...]
+    silent_s: float
+    limit_s: float
+
+    def __str__(self) -> str:
+        names = ", ".join(map(str, self.members))
+        return f"{names} have waited for one another for {self.silent_s:.2f} s, the limit is {self.limit_s:.2f} s"
 
 
 class _Watch(msgspec.Struct, kw_only=True):
@@ -128,13 +152,16 @@ class Hangs:
         self.config = config
         self._looked_s: float | None = None
         self._watches: dict[Member, _Watch] = {}
+        self._stalled_s = 0.0
+        self._stalled: dict[Member, int] = {}
+        """Who was in the last stall, and with which stamp."""
 
     def should_ask_kernel(self, now: float, stamped: Stamped) -> bool:
         """Is its pulse so still that it is worth to ask whether it is stopped?"""
         return self.config.factor > 0 and now - (stamped.pulse_s or stamped.since_s) > self.config.floor_s / 2
 
-    def look(self, now: float, seen: Sequence[Seen]) -> list[Hang]:
-        """Everyone who hangs now. Asked every `look_s`; a verdict stands until it no longer does."""
+    def look(self, now: float, seen: Sequence[Seen]) -> list[Hang | Stall]:
+        """Everyone who hangs now; or that nobody does, and yet nothing moves. Asked every `look_s`."""
         config = self.config
         paused_s = 0.0 if self._looked_s is None else now - self._looked_s
         away_s = paused_s - config.look_s if paused_s > 4 * config.look_s else 0.0
@@ -143,8 +170,11 @@ class Hangs:
         if config.factor <= 0:
             return []
         longest_s = _longest(seen)
-        verdicts = (self._judge(now, one, longest_s) for one in seen)
-        return [verdict for verdict in verdicts if verdict is not None]
+        self._stalled_s += away_s
+        verdicts = [self._judge(now, one, longest_s) or self._unmoved(now, one, seen) for one in seen]
+        hangs: list[Hang | Stall] = [verdict for verdict in verdicts if verdict is not None]
+        stall = None if hangs else self._stall(now, seen, longest_s)
+        return hangs if stall is None else [stall]
 
     def _watch(self, now: float, one: Seen, away_s: float) -> _Watch:
         stamped = one.stamped
@@ -190,6 +220,36 @@ class Hangs:
         longest = longest_s[phase]
         reason = Overdue(longest_s=longest, factor=config.factor, floor_s=config.floor_s)
         return _over(one, silent_s, max(config.floor_s, config.factor * longest), reason)
+
+    def _stall(self, now: float, seen: Sequence[Seen], longest_s: dict[Phase, float]) -> Stall | None:
+        waiting = [one for one in seen if one.stamped.phase in COLLECTIVES]
+        # Whoever has not entered a step yet is no member, and whoever waits for a roster may not be one.
+        others = {one.stamped.phase for one in seen} - COLLECTIVES - {Phase.START, Phase.WAIT}
+        if len(waiting) < 2 or others or any(self._is_unmoved(one) for one in waiting):
+            return None
+        silences = {one.member: now - one.stamped.since_s - self._watches[one.member].unseen_s for one in waiting}
+        limit_s = self.config.floor_s
+        for one in waiting:
+            known = one.stamped.experience.get(one.stamped.phase)
+            is_known = known is not None and known.completed >= _WARM
+            factored_s = (
+                self.config.factor * longest_s[one.stamped.phase] if is_known else self.config.first_s or float("inf")
+            )
+            limit_s = max(limit_s, factored_s)
+        silent_s = min(silences.values())
+        if silent_s <= limit_s:
+            return None
+        self._stalled_s, self._stalled = now, {one.member: one.stamped.count for one in waiting}
+        return Stall(members=tuple(sorted(silences)), silent_s=silent_s, limit_s=limit_s)
+
+    def _is_unmoved(self, one: Seen) -> bool:
+        return self._stalled.get(one.member) == one.stamped.count
+
+    def _unmoved(self, now: float, one: Seen, seen: Sequence[Seen]) -> Hang | None:
+        """If none moved, none was woken: there may have been no new roster, and nobody is to blame for that."""
+        if not self._is_unmoved(one) or all(self._is_unmoved(other) for other in seen if other.member in self._stalled):
+            return None
+        return _over(one, now - self._stalled_s, self.config.floor_s, Unmoved())
 
 
 def _since(stamped: Stamped) -> float:

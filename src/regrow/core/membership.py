@@ -33,7 +33,7 @@ from regrow.core.membership_effects import (
     Spared,
     Start,
 )
-from regrow.core.membership_events import Died, Heard, Hung, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.membership_events import Died, Heard, Hung, MembershipEvent, Opened, Stalled, StopRequested, Ticked
 from regrow.core.messages import (
     Beat,
     Complain,
@@ -124,6 +124,8 @@ class Membership:
                 return self._died(event)
             case Hung(now=now, member=member, why=why):
                 return self._hung(now, member, why)
+            case Stalled(why=why):
+                return self._issue("stalled", why)
             case Ticked(now=now):
                 return self._expire(now)
             case StopRequested():

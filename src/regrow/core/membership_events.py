@@ -40,6 +40,13 @@ class Hung(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Stalled(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent sees its workers wait for one another, and no culprit. May be wrong."""
+
+    now: float
+    why: str
+
+
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -52,4 +59,4 @@ class StopRequested(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
-MembershipEvent = Opened | Heard | Died | Hung | Ticked | StopRequested
+MembershipEvent = Opened | Heard | Died | Hung | Stalled | Ticked | StopRequested

@@ -122,7 +122,10 @@ class Faults:
                 if chance.happens(0.6):  # else it is seen by its lease alone
                     world.agent.watch(process)
             case "accuse":
-                world.agent.accuse(process)
+                if chance.happens(0.7):
+                    world.agent.accuse(process)
+                else:
+                    world.agent.stall()
             case "disconnect":
                 process.wire.cut()
             case "cut-off":

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from regrow.core.attendance import Task
-from regrow.core.membership_events import Died, Hung
+from regrow.core.membership_events import Died, Hung, Stalled
 from regrow.core.roster import Member
 from regrow.sim.process import Process
 
@@ -63,6 +63,10 @@ class Agent:
     def accuse(self, process: Process) -> None:
         """Rightly or not."""
         self._world.timeline.after(self._world.chance.soon_s(), None, self._accuse, process.member)
+
+    def stall(self) -> None:
+        """Whether or not anybody waits."""
+        self._world.coordinator.take(Stalled(now=self._world.timeline.now, why="everybody waits"))
 
     def _accuse(self, member: Member) -> None:
         self._world.coordinator.take(Hung(now=self._world.timeline.now, member=member, why=_HANGS))

@@ -8,6 +8,7 @@ import torch
 from regrow.collectives.group import Group
 from regrow.core.errors import PeerError
 from regrow.core.progress import Phase
+from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 
 
@@ -15,6 +16,7 @@ from regrow.shell.stamp import Stamp
 def waiting(stamp: Stamp, phase: Phase, then: Phase, step: int) -> Iterator[None]:
     stamp.enter(phase, step)
     try:
+        faultpoint("waiting", step=step)
         yield
     except PeerError:
         stamp.enter(Phase.TURN, completed=False)

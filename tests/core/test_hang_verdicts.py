@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.core.hangs import (
+    COLLECTIVES,
     LEARNED,
     WAITS,
     BusyOverdue,
@@ -16,8 +17,10 @@ from regrow.core.hangs import (
     Hangs,
     Overdue,
     Seen,
+    Stall,
     Standstill,
     StartOverdue,
+    Unmoved,
 )
 from regrow.core.progress import Experience, Phase, Place, Stamped
 from regrow.core.roster import Member
@@ -46,14 +49,13 @@ def stamped(phase: Phase, since_s: float = T0, pulse_s: float = T0, **more: obje
     return Stamped(**(usual | more))  # type: ignore[arg-type]
 
 
-def watched(until_s: float, *seen: Seen, config: HangConfig = CONFIG, alive: bool = True) -> list[Hang]:
+def watched(until_s: float, *seen: Seen, config: HangConfig = CONFIG, alive: bool = True) -> list[Hang | Stall]:
     """The last verdicts of an agent that looked all the time; pulses go on unless told otherwise."""
     hangs = Hangs(config)
-    verdicts: list[Hang] = []
+    verdicts: list[Hang | Stall] = []
     steps = int((until_s - T0) / config.look_s) + 1
     for now in [T0 + n * config.look_s for n in range(steps)] + [until_s]:
-        beating = [msgspec.structs.replace(s, stamped=msgspec.structs.replace(s.stamped, pulse_s=now)) for s in seen]
-        verdicts = hangs.look(now, beating if alive else seen)
+        verdicts = hangs.look(now, beating(list(seen), now) if alive else seen) or verdicts
     return verdicts
 
 
@@ -184,6 +186,63 @@ def test_the_kernel_is_asked_only_about_a_silent_one() -> None:
     assert hangs.should_ask_kernel(T0 + 1.1, stamped(Phase.START, pulse_s=0.0)), "before its first beat"
 
 
+@pytest.mark.parametrize("phase", sorted(COLLECTIVES, key=str))
+def test_when_all_wait_for_one_another_nobody_is_blamed_but_it_is_said(phase: Phase) -> None:
+    everyone = [Seen(member=member, stamped=stamped(phase)) for member in (A, B)]
+    assert watched(T0 + 2.9, *everyone) == []
+    hangs = Hangs(CONFIG)
+    assert hangs.look(T0, everyone) == []
+    verdicts = [
+        verdict for n in range(125) for verdict in hangs.look(T0 + n * CONFIG.look_s, beating(everyone, T0 + n / 40))
+    ]
+    assert verdicts == [Stall(members=(A, B), silent_s=pytest.approx(3.025), limit_s=3.0)], "once"
+
+
+@pytest.mark.parametrize("phase", sorted(set(Phase) - COLLECTIVES - {Phase.START, Phase.WAIT}, key=str))
+def test_while_somebody_is_at_work_or_heals_it_is_no_stall(phase: Phase) -> None:
+    everyone = [Seen(member=member, stamped=stamped(Phase.REDUCE)) for member in (A, B)]
+    busy = Seen(member=C, stamped=stamped(phase, since_s=T0 + 398.0))
+    assert not [verdict for verdict in watched(T0 + 400, *everyone, busy) if isinstance(verdict, Stall)]
+
+
+def test_a_joiner_on_its_way_does_not_hide_a_stall() -> None:
+    everyone = [Seen(member=member, stamped=stamped(Phase.REDUCE)) for member in (A, B)]
+    joiner = Seen(member=C, stamped=stamped(Phase.START))
+    (stall,) = watched(T0 + 3.01, *everyone, joiner)
+    assert isinstance(stall, Stall) and stall.members == (A, B)
+
+
+def test_whoever_does_not_wake_from_a_stall_is_the_culprit() -> None:
+    hangs, now = Hangs(CONFIG), T0
+    everyone = [Seen(member=member, stamped=stamped(Phase.REDUCE)) for member in (A, B, C)]
+    verdicts: list[Hang | Stall] = []
+    while not verdicts:
+        now += CONFIG.look_s
+        verdicts = hangs.look(now, beating(everyone, now))
+    assert isinstance(verdicts[0], Stall)
+    woken = stamped(Phase.EXCHANGE, since_s=now + 0.01, count=8)
+    moved = [everyone[0], *(Seen(member=member, stamped=woken) for member in (B, C))]
+    stalled_s, verdicts = now, []
+    while not verdicts:
+        now += CONFIG.look_s
+        verdicts = hangs.look(now, beating(moved, now))
+    (hang,) = verdicts
+    assert isinstance(hang, Hang) and (hang.member, hang.reason) == (A, Unmoved())
+    assert now - stalled_s == pytest.approx(2.0, abs=0.1)
+
+
+def test_when_nobody_was_woken_from_a_stall_nobody_is_the_culprit() -> None:
+    """The coordinator was away, or the job is over."""
+    hangs = Hangs(CONFIG)
+    everyone = [Seen(member=member, stamped=stamped(Phase.REDUCE)) for member in (A, B)]
+    looks = [hangs.look(now, beating(everyone, now)) for now in [T0 + n * CONFIG.look_s for n in range(8000)]]
+    assert [type(verdict) for verdicts in looks for verdict in verdicts] == [Stall]
+
+
+def beating(seen: list[Seen], now: float) -> list[Seen]:
+    return [msgspec.structs.replace(s, stamped=msgspec.structs.replace(s.stamped, pulse_s=now)) for s in seen]
+
+
 workers = st.builds(
     lambda number, phase, age_s, deaf_s, completed, longest_s, still: Seen(
         member=Member(f"r{number}", 0),
@@ -209,6 +268,9 @@ workers = st.builds(
 def test_whatever_is_seen_nobody_is_blamed_without_a_reason(seen: list[Seen]) -> None:
     by_member = {one.member: one for one in seen}
     for hang in Hangs(CONFIG).look(T0, seen):
+        if isinstance(hang, Stall):
+            assert {by_member[member].stamped.phase for member in hang.members} <= COLLECTIVES
+            continue
         one = by_member[hang.member]
         assert hang.silent_s > hang.limit_s >= CONFIG.floor_s
         if one.stamped.phase in WAITS | {Phase.LEAVING}:
@@ -217,5 +279,6 @@ def test_whatever_is_seen_nobody_is_blamed_without_a_reason(seen: list[Seen]) ->
 
 @given(st.lists(workers, max_size=6, unique_by=lambda one: one.member), st.floats(0.1, 5000))
 def test_a_longer_silence_never_acquits(seen: list[Seen], more_s: float) -> None:
-    first = {hang.member for hang in Hangs(CONFIG).look(T0, seen)}
-    assert first <= {hang.member for hang in Hangs(CONFIG).look(T0 + more_s, seen)}
+    now, later = Hangs(CONFIG).look(T0, seen), Hangs(CONFIG).look(T0 + more_s, seen)
+    accused = {hang.member for hang in now if isinstance(hang, Hang)}
+    assert accused <= {hang.member for hang in later if isinstance(hang, Hang)}
