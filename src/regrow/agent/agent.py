@@ -5,7 +5,7 @@
 Every start ends in exactly one report, whatever happens on the way. When a worker ends its whole process group goes
 with it, and only then is its end reported: nothing of it can speak any more.
 
-While workers run it looks at their stamps. Whoever hangs is reported, evidence is kept, and only then may it be killed.
+While workers run, a lookout watches their stamps. Whoever hangs is reported, and is not killed before evidence is kept.
 
 A worker that is not gone a moment after its SIGKILL (frozen, or inside a device driver) is reported all the same. A process
 with a SIGKILL pending never returns to user mode: it cannot compute, write or speak again, whether it is thawed in a second
@@ -17,21 +17,20 @@ import contextlib
 import os
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from regrow.agent import evidence, kernel
 from regrow.agent.exits import Exit, describe, exit_code
+from regrow.agent.lookout import Lookout, Watched
 from regrow.agent.reaper import Reaper
 from regrow.agent.relay import Output
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig, WarmParent
 from regrow.core.errors import ConfigError, InfraError, Invariant
-from regrow.core.hangs import Hang, HangConfig, Hangs, Seen, Stall
-from regrow.core.records import WorkerExited, WorkerHung, WorkerStarted
+from regrow.core.hangs import Hang, HangConfig, Stall
+from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
@@ -40,7 +39,6 @@ from regrow.shell.stamp import Page
 
 _CLOSE_S = 10.0
 _RETRY_S = 0.02
-_ACCUSE_S = 1.0
 _UNDEAD_S = 1.0
 """A dying process frees its memory first: a tenth of a second for each GB."""
 
@@ -74,12 +72,6 @@ class _Worker(msgspec.Struct, kw_only=True):
     """Set once it runs."""
     doom: str | None = None
     """Why the agent ends it itself."""
-    hang: int = 0
-    """The stamp at which it was judged to hang."""
-    accused_s: float = 0.0
-    """When that was last reported."""
-    investigation: asyncio.Task[None] | None = None
-    """Evidence of the hang is being kept; the kill waits for it."""
 
 
 class Agent:
@@ -99,11 +91,9 @@ class Agent:
         self._journal = journal
         self._terminal = terminal
         self._report = report
-        self._accuse = accuse
-        self._hangs = Hangs(config.hangs)
-        self._looking: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
+        self._lookout = Lookout(config.hangs, config.evidence, journal, terminal, self._reaper, accuse)
         self._warm: WarmParent | None = None
         self._parents: list[WarmParent] = []
         """This one, and dead ones whose last workers may still have to say that they run."""
@@ -120,8 +110,7 @@ class Agent:
         self._reaper.open()
         self._reaper.before_strangers(self._hear_warm)
         warm = self._heat()
-        if self._config.hangs.factor > 0:
-            self._look()
+        self._lookout.open(self._watched, self._investigated)
         await asyncio.shield(warm.ready)
 
     def start(self, member: Member, why: str, delay_s: float = 0.0) -> None:
@@ -139,7 +128,7 @@ class Agent:
             return
         worker.doom = why
         if worker.pid is not None:
-            if worker.investigation is None or worker.investigation.done() or self._closing:
+            if self._closing or not self._lookout.is_investigating(member):
                 self._strike(worker, worker.pid)
         elif worker.output is None:
             self._gone(worker, f"was ended before it started: {why}", None)
@@ -151,8 +140,7 @@ class Agent:
     async def close(self) -> None:
         """End everything below this process, and wait until it is gone."""
         self._closing = True
-        if self._looking is not None:
-            self._looking.cancel()
+        self._lookout.close()
         for member in list(self._workers):
             self.kill(member, "the job is over")
         try:
@@ -274,62 +262,20 @@ class Agent:
         if worker.doom is not None:
             self._strike(worker, answer.pid)
 
-    # Watching
-
-    def _look(self) -> None:
-        self._looking = self._loop.call_later(self._config.hangs.look_s, self._look)
-        now = time.monotonic()
-        seen: list[Seen] = []
-        for worker in self._workers.values():
-            stamped = worker.page.read() if worker.page is not None and worker.pid is not None else None
-            if stamped is not None and worker.pid is not None:
-                asks = self._hangs.should_ask_kernel(now, stamped)
-                how = kernel.standstill(worker.pid) if asks else None
-                seen.append(Seen(member=worker.member, stamped=stamped, standstill=how))
-        standstills = {one.member: one.standstill for one in seen}
-        for verdict in self._hangs.look(now, seen):
-            if isinstance(verdict, Stall):
-                self._accuse(verdict)
-            else:
-                self._hung(now, verdict, standstills[verdict.member])
-
-    def _hung(self, now: float, hang: Hang, standstill: str | None) -> None:
-        worker = self._workers.get(hang.member)
-        if worker is None or worker.pid is None or worker.page is None or worker.doom is not None:
-            return
-        stamped = worker.page.read()
-        is_news = stamped is not None and worker.hang != stamped.count
-        if not is_news and now - worker.accused_s < _ACCUSE_S:
-            return
-        worker.accused_s = now
-        if is_news and stamped is not None:
-            worker.hang = stamped.count
-            path = self._config.evidence / f"{worker.member}.txt"
-            shown = f"{path.parent.name}/{path.name}"
-            self._journal.write(
-                WorkerHung(
-                    member=worker.member,
-                    place=hang.place,
-                    silent_s=hang.silent_s,
-                    limit_s=hang.limit_s,
-                    why=str(hang.reason),
-                    evidence=shown,
-                    cause=f"hung-{worker.member}",
-                )
-            )
-            self._terminal.say(f"{worker.member} {hang}; see {shown} of the run directory")
-            work = evidence.collect(path, worker.pid, hang, worker.page, standstill, self._reaper)
-            worker.investigation = self._loop.create_task(work)
-            worker.investigation.add_done_callback(lambda done: self._investigated(worker, done))
-        self._accuse(hang)
-
-    def _investigated(self, worker: _Worker, done: asyncio.Task[None]) -> None:
-        if not done.cancelled() and (error := done.exception()) is not None:
-            self._terminal.say(f"no evidence of {worker.member}'s hang could be kept: {error!r}")
-        if worker.doom is not None and worker.pid is not None and self._workers.get(worker.member) is worker:
-            self._strike(worker, worker.pid)
-
     # Ending
+
+    def _watched(self) -> list[Watched]:
+        """Those that run and are not doomed."""
+        return [
+            Watched(member=worker.member, pid=worker.pid, page=worker.page)
+            for worker in self._workers.values()
+            if worker.pid is not None and worker.page is not None and worker.doom is None
+        ]
+
+    def _investigated(self, member: Member) -> None:
+        worker = self._workers.get(member)
+        if worker is not None and worker.doom is not None and worker.pid is not None:
+            self._strike(worker, worker.pid)
 
     def _strike(self, worker: _Worker, pid: int) -> None:
         _kill_group(pid)
@@ -370,8 +316,7 @@ class Agent:
             return
         if worker.timer is not None:
             worker.timer.cancel()
-        if worker.investigation is not None:
-            worker.investigation.cancel()
+        self._lookout.forget(worker.member)
         pid = worker.pid or 0
         cause = f"died-{worker.member}"
         stamped = worker.page.read() if worker.page is not None else None
