@@ -46,9 +46,17 @@ async def main() -> None:
         argv=(),
         cwd=folder,
         output=folder / "output",
+        evidence=folder / "evidence",
         warm=WarmConfig(entry=sys.argv[4], imports=()),
     )
-    agent = Agent(config, door, Journal(folder / "journal", "agent"), terminal, report)
+    agent = Agent(
+        config,
+        door,
+        Journal(folder / "journal", "agent"),
+        terminal,
+        report,
+        lambda verdict: tell(verdict=str(verdict)),
+    )
     await agent.open()
     tell(ready=True, warm=agent.warm_pid)
     orders = asyncio.StreamReader()

@@ -7,8 +7,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from regrow.core.budget import BudgetConfig, Restart
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import End, Granted, Kill, Lost, Made, MembershipEffect, Persist, Saved, Send, Start
-from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Opened, StopRequested, Ticked
+from regrow.core.membership_effects import (
+    End,
+    Granted,
+    Kill,
+    Lost,
+    Made,
+    MembershipEffect,
+    Persist,
+    Saved,
+    Send,
+    Spared,
+    Start,
+)
+from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Hung, Opened, Stalled, StopRequested, Ticked
 from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
@@ -67,6 +79,12 @@ class Desk:
 
     def sees_dead(self, member: Member, clean: bool = False) -> list[MembershipEffect]:
         return self._take(Died(now=self.now, member=member, how="was killed", clean=clean))
+
+    def sees_hung(self, member: Member) -> list[MembershipEffect]:
+        return self._take(Hung(now=self.now, member=member, why="hangs in step 3"))
+
+    def sees_stall(self) -> list[MembershipEffect]:
+        return self._take(Stalled(now=self.now, why="everybody waits"))
 
     def waits(self, span_s: float, *beating: Member) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
@@ -242,6 +260,72 @@ def test_a_coordinator_that_was_itself_stopped_evicts_nobody_for_a_lease() -> No
     assert desk.hears(Beat(member=A)) == []
     assert desk._take(Ticked(now=desk.now)) == []
     assert [str(e.member) for e in desk.waits(12, A, B) if isinstance(e, Kill)] == ["r2.0"], "silence counts again"
+
+
+def test_a_hung_member_is_left_out_at_once_and_then_killed() -> None:
+    desk = Desk().founded()
+    effects = desk.sees_hung(A)
+    (made,) = rosters(effects)
+    assert (made.members, made.cause) == ((B, C), "hung-r0.0")
+    assert effects[-1] == Kill(member=A, why="hangs in step 3"), "the others do not wait for the kill"
+    assert desk.sees_hung(A) == [], "said again, it changes nothing"
+    assert [e.member for e in desk.sees_dead(A) if isinstance(e, Start)] == [Member("r0", 1)]
+    assert desk.sees_hung(A) == []
+
+
+def test_the_only_known_holder_of_the_state_is_spared_once_aloud() -> None:
+    desk = Desk().founded()
+    desk.sees_hung(A)
+    desk.sees_dead(B)
+    (spared,) = desk.sees_hung(C)
+    assert isinstance(spared, Spared) and spared.member == C and "nobody else is known" in spared.why
+    assert desk.sees_hung(C) == []
+    joiner = Member("r1", 1)
+    desk.hears(join(joiner), Entered(member=C, version=desk.machine.version, step=1))
+    assert desk.sees_hung(C) == [], "a joiner holds nothing yet"
+    desk.hears(Entered(member=joiner, version=desk.machine.version, step=1))
+    (made,) = rosters(desk.sees_hung(C))
+    assert made.members == (joiner,), "healed meanwhile, it can go on alone"
+
+
+def test_hung_before_the_first_roster_is_killed_and_started_again_on_the_budget() -> None:
+    desk = Desk()
+    desk.hears(join(A), join(B))
+    assert desk.sees_hung(C) == [Kill(member=C, why="hangs in step 3")]
+    assert [e.member for e in desk.sees_dead(C) if isinstance(e, Start)] == [Member("r2", 1)]
+    (made,) = rosters(desk.hears(join(Member("r2", 1))))
+    assert made.members == (A, B, Member("r2", 1))
+
+
+def test_a_joiner_that_hangs_is_killed_and_nobody_re_forms() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    assert desk.sees_hung(Member("r0", 1)) == [Kill(member=Member("r0", 1), why="hangs in step 3")]
+
+
+def test_whoever_hangs_after_others_have_left_does_not_hold_up_the_end() -> None:
+    desk = Desk().founded()
+    desk.hears(*(Left(member=m, version=V1, step=9) for m in (A, B)))
+    assert desk.sees_hung(C) == [Kill(member=C, why="hangs in step 3")]
+    effects = [*desk.sees_dead(A, clean=True), *desk.sees_dead(B, clean=True), *desk.sees_dead(C)]
+    assert ends(effects) == ["finished"]
+
+
+def test_whoever_has_left_and_hangs_still_counts_as_having_left() -> None:
+    """Said to hang, and left out of the last roster because it has left: its copy of the state is one (seed 29301)."""
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    desk.hears(Left(member=A, version=V1, step=9))
+    assert desk.machine.roster is not None and desk.machine.roster.members == (C,)
+    assert desk.sees_hung(A) == [Kill(member=A, why="hangs in step 3")]
+    assert ends(desk.sees_dead(C)) == []
+    assert ends(desk.sees_dead(A)) == ["failed"]
+
+
+def test_in_a_stall_the_same_members_form_again() -> None:
+    assert Desk().sees_stall() == [], "there is no roster yet"
+    (made,) = rosters(Desk().founded().sees_stall())
+    assert (made.members, made.cause) == ((A, B, C), "stalled")
 
 
 def test_a_complaint_waits_for_a_death_that_explains_it() -> None:
@@ -504,6 +588,14 @@ class AnyHistory(RuleBasedStateMachine):
     def somebody_dies(self, member: Member, clean: bool) -> None:
         self.dead.add(member)
         self.desk.sees_dead(member, clean)
+
+    @rule(member=members)
+    def somebody_is_said_to_hang(self, member: Member) -> None:
+        self.desk.sees_hung(member)
+
+    @rule()
+    def everybody_is_said_to_wait(self) -> None:
+        self.desk.sees_stall()
 
     @rule(span_s=st.sampled_from([1.0, 5.0, 12.0]), beating=st.lists(members, max_size=3))
     def time_passes(self, span_s: float, beating: list[Member]) -> None:

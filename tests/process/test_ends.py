@@ -151,7 +151,8 @@ def test_sigterm_stops_all_at_one_boundary(start: Callable[..., Run], digests: l
 
 
 def test_the_second_ctrl_c_ends_a_job_that_cannot_reach_its_boundary(start: Callable[..., Run]) -> None:
-    run = start("--replicas", "2", "--fault", "r1:reduce:step=3:hang", script_args=("--child",))
+    hang = ("--fault", "r1:reduce:step=3:hang", "--hang-factor", "0")
+    run = start("--replicas", "2", *hang, script_args=("--child",))
     under_way(run, steps=3)  # there is no boundary any more at which the first Ctrl-C could end it
     sockets = run.listening()
     run.interrupt()
@@ -174,8 +175,10 @@ def test_one_replica_stops_the_job_everywhere_at_the_same_step(start: Callable[.
     run.wait_nothing_left({})
 
 
-def test_a_stopped_worker_is_evicted_killed_and_replaced(start: Callable[..., Run], reference: str) -> None:
-    run = start("--replicas", "3", "--lease", "3", "--fault", "r1:backward:step=3:SIGSTOP", script_args=("--hold", "5:3"))
+def test_a_silent_worker_is_evicted_killed_and_replaced(start: Callable[..., Run], reference: str) -> None:
+    """With nobody looking at stamps, as on a host whose agent is cut off."""
+    stop = ("--fault", "r1:backward:step=3:SIGSTOP", "--hang-factor", "0", "--lease", "3")
+    run = start("--replicas", "3", *stop, script_args=("--hold", "5:3"))
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter())
     exits = [(str(fact.member), fact.how) for _, fact in run.facts(WorkerExited) if not fact.clean]

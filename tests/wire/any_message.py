@@ -36,6 +36,8 @@ def of_type(kind: object) -> st.SearchStrategy[object]:
         return st.dictionaries(of_type(arguments[0]), of_type(arguments[1]), max_size=4)
     if origin in (types.UnionType, typing.Union):
         return st.one_of(*map(of_type, arguments))
+    if typing.get_origin(kind) is typing.Literal:
+        return st.sampled_from(typing.get_args(kind))
     assert isinstance(kind, type) and issubclass(kind, msgspec.Struct), f"teach any_message.py about {kind}"
     fields = {name: of_type(hint) for name, hint in typing.get_type_hints(kind).items() if name in kind.__struct_fields__}
     return st.builds(kind, **fields)

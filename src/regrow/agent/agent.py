@@ -4,6 +4,12 @@
 
 Every start ends in exactly one report, whatever happens on the way. When a worker ends its whole process group goes
 with it, and only then is its end reported: nothing of it can speak any more.
+
+While workers run, a lookout watches their stamps. Whoever hangs is reported, and is not killed before evidence is kept.
+
+A worker that is not gone a moment after its SIGKILL (frozen, or inside a device driver) is reported all the same. A process
+with a SIGKILL pending never returns to user mode: it cannot compute, write or speak again, whether it is thawed in a second
+or in a year. What it still holds is memory, sockets and devices.
 """
 
 import asyncio
@@ -18,12 +24,14 @@ from pathlib import Path
 import msgspec
 
 from regrow.agent.exits import Exit, describe, exit_code
+from regrow.agent.lookout import Lookout, Watched
 from regrow.agent.oom import OomWatch
 from regrow.agent.reaper import Reaper
 from regrow.agent.relay import Output
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig, WarmParent
 from regrow.core.errors import ConfigError, InfraError, Invariant
+from regrow.core.hangs import Hang, HangConfig, Stall
 from regrow.core.memory import Memory
 from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
@@ -34,6 +42,8 @@ from regrow.shell.stamp import Page
 
 _CLOSE_S = 10.0
 _RETRY_S = 0.02
+_UNDEAD_S = 1.0
+"""A dying process frees its memory first: a tenth of a second for each GB."""
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +54,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True):
     cwd: Path
     output: Path
     """Folder of the workers' output files."""
+    evidence: Path
+    """Folder of what is kept of workers that hang; made with the first."""
+    hangs: HangConfig = HangConfig()
     warm: WarmConfig = WarmConfig()
 
 
@@ -65,7 +78,7 @@ class _Worker(msgspec.Struct, kw_only=True):
 
 
 class Agent:
-    """`report` is called from the loop, as soon as a worker is gone."""
+    """`report` is called from the loop, as soon as a worker is gone; `accuse` while one hangs, again and again."""
 
     def __init__(
         self,
@@ -74,6 +87,7 @@ class Agent:
         journal: Journal,
         terminal: Terminal,
         report: Callable[[Exit], None],
+        accuse: Callable[[Hang | Stall], None],
     ) -> None:
         self._config = config
         self._door = door
@@ -84,6 +98,7 @@ class Agent:
         self._reaper = Reaper(self._loop)
         self._mark = secrets.token_hex(8)
         self._oom = OomWatch()
+        self._lookout = Lookout(config.hangs, config.evidence, journal, terminal, self._reaper, accuse)
         self._warm: WarmParent | None = None
         self._parents: list[WarmParent] = []
         """This one, and dead ones whose last workers may still have to say that they run."""
@@ -91,6 +106,8 @@ class Agent:
         self._started: set[Member] = set()
         self._trailing: set[Output] = set()
         """Output of dead workers whose descriptors somebody still holds."""
+        self._undead: dict[int, _Worker] = {}
+        """Reported as gone, with a SIGKILL pending that they have not taken yet."""
         self._closing = False
 
     async def open(self) -> None:
@@ -98,6 +115,7 @@ class Agent:
         self._reaper.open()
         self._reaper.before_strangers(self._hear_warm)
         warm = self._heat()
+        self._lookout.open(self._watched, self._investigated)
         await asyncio.shield(warm.ready)
 
     def start(self, member: Member, why: str, delay_s: float = 0.0) -> None:
@@ -109,13 +127,14 @@ class Agent:
         worker.timer = self._loop.call_later(delay_s, self._due, worker)
 
     def kill(self, member: Member, why: str) -> None:
-        """At once, its whole group. The report comes when it is gone."""
+        """Its whole group: at once, or once the evidence of its hang is kept. The report comes when it is gone."""
         worker = self._workers.get(member)
         if worker is None:
             return
         worker.doom = why
         if worker.pid is not None:
-            _kill_group(worker.pid)
+            if self._closing or not self._lookout.is_investigating(member):
+                self._strike(worker, worker.pid)
         elif worker.output is None:
             self._gone(worker, f"was ended before it started: {why}", None)
 
@@ -126,11 +145,12 @@ class Agent:
     async def close(self) -> None:
         """End everything below this process, and wait until it is gone."""
         self._closing = True
+        self._lookout.close()
         for member in list(self._workers):
             self.kill(member, "the job is over")
         try:
             async with asyncio.timeout(_CLOSE_S):
-                while self._workers or any(output.is_open for output in self._trailing):
+                while self._workers or self._is_trailing:
                     self._sweep_strangers()
                     await asyncio.sleep(0.005)
                 if self._warm is not None:
@@ -139,8 +159,11 @@ class Agent:
                 while self._sweep_strangers():
                     await asyncio.sleep(0.005)
         except TimeoutError:
-            left = ", ".join(str(pid) for pid in _children())
-            self._terminal.say(f"processes {left} do not die (in a device driver?): look at them with ps")
+            pass
+        if left := ", ".join(str(pid) for pid in _children()):
+            self._terminal.say(
+                f"processes {left} do not die (frozen, or in a device driver): they never run again, look at them with ps"
+            )
         for output in list(self._trailing):
             output.close()
         self._reaper.close()
@@ -244,14 +267,42 @@ class Agent:
         fact = WorkerStarted(member=worker.member, pid=answer.pid, host=socket.gethostname(), why=worker.why)
         self._journal.write(fact)
         if worker.doom is not None:
-            _kill_group(answer.pid)
+            self._strike(worker, answer.pid)
 
     # Ending
+
+    def _watched(self) -> list[Watched]:
+        """Those that run and are not doomed."""
+        return [
+            Watched(member=worker.member, pid=worker.pid, page=worker.page)
+            for worker in self._workers.values()
+            if worker.pid is not None and worker.page is not None and worker.doom is None
+        ]
+
+    def _investigated(self, member: Member) -> None:
+        worker = self._workers.get(member)
+        if worker is not None and worker.doom is not None and worker.pid is not None:
+            self._strike(worker, worker.pid)
+
+    def _strike(self, worker: _Worker, pid: int) -> None:
+        _kill_group(pid)
+        self._loop.call_later(_UNDEAD_S, self._give_up, worker, pid)
+
+    def _give_up(self, worker: _Worker, pid: int) -> None:
+        if self._workers.get(worker.member) is not worker:
+            return
+        self._undead[pid] = worker
+        self._terminal.say(
+            f"{worker.member} (pid {pid}) has not died {_UNDEAD_S:g} s after SIGKILL (frozen, or in a device driver): "
+            "it never runs again, but keeps its memory and devices until it is gone"
+        )
+        self._gone(worker, f"was ended: {worker.doom}", None)
 
     def _ended(self, worker: _Worker, status: int) -> None:
         assert worker.pid is not None, "only a running worker is watched"
         _kill_group(worker.pid)
         how = describe(status) if worker.doom is None else f"was ended: {worker.doom}"
+        self._undead.pop(worker.pid, None)
         starved = self._oom.ended(worker.pid, status, is_ours=worker.doom is not None)
         if starved is not None:
             self._gone(worker, starved.how, None, starved.memory)
@@ -277,6 +328,7 @@ class Agent:
             return
         if worker.timer is not None:
             worker.timer.cancel()
+        self._lookout.forget(worker.member)
         pid = worker.pid or 0
         cause = f"died-{worker.member}"
         stamped = worker.page.read() if worker.page is not None else None
@@ -294,10 +346,15 @@ class Agent:
             else:
                 worker.output.close()
 
+    @property
+    def _is_trailing(self) -> bool:
+        undead = [worker.output for worker in self._undead.values()]
+        return any(output.is_open for output in self._trailing if output not in undead)
+
     def _sweep_strangers(self) -> bool:
-        """Kill what workers left behind outside their groups; true while there is any."""
+        """Kill what workers left behind outside their groups; true while there is any that can die."""
         known = {worker.pid for worker in self._workers.values()} | {self._warm.pid if self._warm else None}
-        strangers = [pid for pid in _children() if pid not in known]
+        strangers = [pid for pid in _children() if pid not in known and pid not in self._undead]
         for pid in strangers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

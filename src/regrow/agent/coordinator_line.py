@@ -16,12 +16,14 @@ from regrow.core.messages import (
     Abandoned,
     Ended,
     Enlist,
+    HangSeen,
     KillWorker,
     Message,
     Notice,
     Raised,
     Refuse,
     Report,
+    StallSeen,
     StartWorker,
     StopWanted,
 )
@@ -91,6 +93,8 @@ class CoordinatorLine:
         self._task.add_done_callback(self._failed)
 
     def report(self, report: Report) -> None:
+        if self._is_away and isinstance(report, HangSeen | StallSeen):
+            return  # it is judged again, and may no longer be so once somebody hears it
         self._reports.append(report)
         self._all_sent.clear()
         self._news.set()
@@ -149,6 +153,7 @@ class CoordinatorLine:
 
     async def _converse(self, connection: Connection) -> None:
         self._all_sent.clear()
+        self._reports = [report for report in self._reports if not isinstance(report, HangSeen | StallSeen)]
         await connection.send(self._enlist)
         speaking = asyncio.create_task(self._speak(connection))
         try:

@@ -26,9 +26,10 @@ from regrow.cli.run_dir import JobFile, RunDir
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
 from regrow.core.errors import RegrowError
+from regrow.core.hangs import Hang, HangConfig, Stall
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
-from regrow.core.messages import Enlist, Exited, Raised, Report, StopWanted
+from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, StallSeen, StopWanted
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
@@ -52,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where a coordinator of its own listens; None for one in this process."""
     token: str | None = None
     """That coordinator's, brought along; None when this run shares its run directory."""
+    hangs: HangConfig = HangConfig()
     warm: WarmConfig = WarmConfig()
 
 
@@ -107,8 +109,16 @@ class Launcher:
 
     def _make_agent(self, journal: Journal) -> Agent:
         plan = self._plan
-        config = AgentConfig(script=plan.script, argv=plan.argv, cwd=Path.cwd(), output=self._run_dir.output, warm=plan.warm)
-        return Agent(config, self._door, journal, self._terminal, self._exited)
+        config = AgentConfig(
+            script=plan.script,
+            argv=plan.argv,
+            cwd=Path.cwd(),
+            output=self._run_dir.output,
+            evidence=self._run_dir.evidence,
+            hangs=plan.hangs,
+            warm=plan.warm,
+        )
+        return Agent(config, self._door, journal, self._terminal, self._exited, self._accused)
 
     async def _coordinate_here(self, held: contextlib.ExitStack) -> Coordination:
         store = Store(self._run_dir.path)
@@ -213,6 +223,13 @@ class Launcher:
         self._coordination.report(
             Exited(member=exit.member, how=exit.how, clean=exit.clean, place=exit.place, never_joined=never_joined)
         )
+
+    def _accused(self, verdict: Hang | Stall) -> None:
+        if isinstance(verdict, Stall):
+            self._coordination.report(StallSeen(why=str(verdict)))
+        else:
+            why = f"hangs {verdict.place}"
+            self._coordination.report(HangSeen(member=verdict.member, why=why, place=verdict.place))
 
     def _signalled(self, number: signal.Signals) -> None:
         name = "Ctrl-C" if number == signal.SIGINT else number.name

@@ -16,10 +16,12 @@ from regrow.cli.run_dir import default_path
 from regrow.coordinator.notices import idle
 from regrow.core.budget import BudgetConfig
 from regrow.core.errors import ConfigError, InfraError, RegrowError
+from regrow.core.hangs import HangConfig
 from regrow.core.membership_config import MembershipConfig
 from regrow.shell.faultpoint import parse
 
 _BUDGET = BudgetConfig()
+_HANGS = HangConfig()
 
 
 @click.command(
@@ -88,6 +90,38 @@ _BUDGET = BudgetConfig()
     metavar="SECONDS",
     help="Silence after which a replica is replaced: at least three of its heartbeats, which come every second.",
 )
+@click.option(
+    "--startup-timeout",
+    type=click.FloatRange(min=0),
+    default=_HANGS.startup_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a replica's script may take to its first step before it is restarted. 0: for ever.",
+)
+@click.option(
+    "--hang-factor",
+    type=click.FloatRange(min=0),
+    default=_HANGS.factor,
+    show_default=True,
+    metavar="X",
+    help="A replica hangs when its microbatch takes X times the longest recent one. 0: nobody is judged to hang.",
+)
+@click.option(
+    "--hang-floor",
+    type=click.FloatRange(min=0.2),
+    default=_HANGS.floor_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="No replica hangs before it was silent for so long.",
+)
+@click.option(
+    "--hang-first",
+    type=click.FloatRange(min=0),
+    default=_HANGS.first_s,
+    show_default=True,
+    metavar="SECONDS",
+    help="The limit where nothing is learned: a first microbatch, a compilation, work between the loops. 0: none.",
+)
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -105,6 +139,10 @@ def run(
     restart_window: float,
     restart_backoff: float,
     lease: float,
+    startup_timeout: float,
+    hang_factor: float,
+    hang_floor: float,
+    hang_first: float,
     faults: tuple[str, ...],
     script: Path,
     args: tuple[str, ...],
@@ -152,6 +190,7 @@ def run(
                 script=script.name,
             ),
             faults=",".join(faults),
+            hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
         )
         code = asyncio.run(_launch(plan, terminal))
     except ConfigError as error:

@@ -7,6 +7,7 @@ plan.json           with a coordinator of its own: the job it serves
 listening.json      with a coordinator of its own: its process and its address
 journal/            one file of facts per process
 output/             what each worker printed
+evidence/           what was seen of workers that hung, one file each
 """
 
 import os
@@ -58,6 +59,7 @@ class RunDir:
         self.path = path
         self.journal = path / "journal"
         self.output = path / "output"
+        self.evidence = path / "evidence"
 
     def create(self, job: JobFile, token: str | None = None) -> str:
         """Make it, and the job's token unless it is given. Nothing remains when it fails."""

@@ -1,9 +1,9 @@
 """What a coordinator tells people, in words."""
 
-from regrow.core.membership_effects import Granted, Lost, Made, Poisoned
+from regrow.core.membership_effects import Granted, Lost, Made, Poisoned, Spared
 
 
-def told(notice: Made | Granted | Lost | Poisoned) -> str:
+def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
     if isinstance(notice, Lost):
         if notice.left < notice.needed:
             return f"{notice.replica} will not be restarted: {notice.why}"
@@ -16,6 +16,8 @@ def told(notice: Made | Granted | Lost | Poisoned) -> str:
     if isinstance(notice, Poisoned):
         then = "the step goes on without it" if notice.decision == "skip" else "the job stops before that step"
         return f"{notice.poison.words(notice.samples)}; {then}"
+    if isinstance(notice, Spared):
+        return f"{notice.member} is left alone: {notice.why}"
     names = ", ".join(str(member) for member in notice.roster.members)
     return f"roster {notice.roster.version} ({notice.why}): {names}"
 

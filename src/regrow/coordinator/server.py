@@ -32,10 +32,34 @@ from regrow.core.membership_effects import (
     Poisoned,
     Saved,
     Send,
+    Spared,
     Start,
 )
-from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
-from regrow.core.messages import Abandoned, Enlist, Exited, FromMember, Push, Raised, Refuse, Report, StopWanted
+from regrow.core.membership_events import (
+    AgentCame,
+    AgentGone,
+    Died,
+    Heard,
+    Hung,
+    MembershipEvent,
+    Opened,
+    Stalled,
+    StopRequested,
+    Ticked,
+)
+from regrow.core.messages import (
+    Abandoned,
+    Enlist,
+    Exited,
+    FromMember,
+    HangSeen,
+    Push,
+    Raised,
+    Refuse,
+    Report,
+    StallSeen,
+    StopWanted,
+)
 from regrow.core.records import (
     JobEnded,
     JobOpened,
@@ -46,6 +70,7 @@ from regrow.core.records import (
     RosterMade,
     SeatTaken,
     WorkerRaised,
+    WorkerSpared,
 )
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.faultpoint import faultpoint
@@ -124,6 +149,10 @@ class Server:
         match report:
             case Exited(member=member, how=how, clean=clean, place=place, never_joined=stray):
                 self._died(Died(now=_now(), member=member, how=how, clean=clean, place=place, never_joined=stray))
+            case HangSeen(member=member, why=why, place=place):
+                self._feed(Hung(now=_now(), member=member, why=why, place=place))
+            case StallSeen(why=why):
+                self._feed(Stalled(now=_now(), why=why))
             case StopWanted():
                 self._feed(StopRequested(now=_now()))
             case Abandoned(outcome=outcome, why=why):
@@ -283,6 +312,9 @@ class Server:
                 self._notice(told(effect))
             case Lost(replica=replica, why=why, left=left, needed=needed):
                 self._journal.write(ReplicaLost(replica=replica, why=why, left=left, needed=needed))
+                self._notice(told(effect))
+            case Spared(member=member, why=why):
+                self._journal.write(WorkerSpared(member=member, why=why))
                 self._notice(told(effect))
             case Poisoned(poison=poison, samples=samples, decision=decision):
                 self._journal.write(

@@ -4,9 +4,10 @@ Rules (docs/protocol.md, invariants M1 to M7):
 - Versions only grow. The term is raised and made durable before anything else; each roster is made durable before it is
   pushed.
 - The first roster waits for every replica that can still come; its members are founders, their initial state is step 0.
-- Whoever is proven dead, or silent for a lease, is left out by a new roster at once. Nobody is evicted within one lease
-  of the coordinator's start, nor while nobody else is heard who holds the state: it may be the coordinator that is cut
-  off. A member without a seat never gets one back: it returns as a new incarnation.
+- Whoever is proven dead, said to hang by its agent, or silent for a lease, is left out by a new roster at once. Nobody is
+  evicted for its silence within one lease of the coordinator's start, nor at all while nobody else is heard who holds the
+  state: it may be the coordinator that is cut off. A member without a seat never gets one back: it returns as a new
+  incarnation.
 - A joiner is seated once every member has entered the current roster, so that one change is digested before the next.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights.
@@ -39,9 +40,21 @@ from regrow.core.membership_effects import (
     Poisoned,
     Saved,
     Send,
+    Spared,
     Start,
 )
-from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, StopRequested, Ticked
+from regrow.core.membership_events import (
+    AgentCame,
+    AgentGone,
+    Died,
+    Heard,
+    Hung,
+    MembershipEvent,
+    Opened,
+    Stalled,
+    StopRequested,
+    Ticked,
+)
 from regrow.core.messages import (
     Beat,
     Complain,
@@ -89,6 +102,8 @@ class Membership:
         self._gone: set[Member] = set(saved.doomed) if saved else set()
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
+        self._spared: set[Member] = set()
+        """Hung members about whom it was said that they are left alone."""
         self._raises = Raises(config.budget.window_s)
         self._budget = Budget(config.budget, saved.spent if saved else None)
         self._contract: Contract | None = None
@@ -133,6 +148,10 @@ class Membership:
             case AgentCame():
                 self._agentless_s = None
                 return []
+            case Hung():
+                return self._hung(event)
+            case Stalled(why=why):
+                return self._issue("stalled", why)
             case Ticked(now=now):
                 return self._expire(now)
             case StopRequested():
@@ -401,7 +420,7 @@ class Membership:
                     continue
                 heard_s = presence.heard_s if presence else self._opened_s
                 if now - heard_s > self._config.lease_s and self._can_go_on_without(member, now):
-                    effects += self._evict(member, f"silent for {now - heard_s:.1f} s")
+                    effects += self._evict(member, f"silent for {now - heard_s:.1f} s", f"evicted-{member}")
                     if self._over:
                         return effects
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
@@ -416,6 +435,26 @@ class Membership:
     def _may_come(self, members: Iterable[Member]) -> bool:
         """May another replica still join these?"""
         return not self._ending and bool(set(self._config.replicas) - self._lost - {m.replica for m in members})
+
+    def _hung(self, hung: Hung) -> list[MembershipEffect]:
+        """The agent's judgement may be wrong. That costs a restart, never the state, and never a result."""
+        now, member, why = hung.now, hung.member, hung.why
+        if member in self._gone or self._lives.get(member.replica) != member.incarnation:
+            return []
+        if self._left_well or any(other.left is not None for other in self._present.values()):
+            # Someone saw every row of the last boundary: the end is reached, and this one only keeps it from being told.
+            return [Kill(member=member, why=why)]
+        if self.roster is None or self.roster.seat(member) is None:
+            self._gone.add(member)
+            self._present.pop(member, None)
+            return [self._persist(), Kill(member=member, why=why)]
+        if self._can_go_on_without(member, now):
+            effects = self._blame(member, hung.place) + self._evict(member, why, f"hung-{member}")
+            return effects + (self._end_begins() if self._halt is not None and not self._over else [])
+        if member in self._spared:
+            return []
+        self._spared.add(member)
+        return [Spared(member=member, why=f"{why}; nobody else is known to hold the training state")]
 
     def _can_go_on_without(self, member: Member, now: float) -> bool:
         """Is somebody else heard who is known to hold the state?"""
@@ -434,10 +473,10 @@ class Membership:
         if self._complained_s is None:
             self._complained_s = now
 
-    def _evict(self, member: Member, why: str) -> list[MembershipEffect]:
+    def _evict(self, member: Member, why: str, cause: str) -> list[MembershipEffect]:
         self._gone.add(member)
         self._present.pop(member, None)
-        made = self._issue(f"evicted-{member}", f"{member} is evicted: {why}")
+        made = self._issue(cause, f"{member} is evicted: {why}")
         told: list[MembershipEffect] = []
         if self.roster is not None and not self._over:
             told = [Send(member=member, message=Push(roster=self.roster))]

@@ -102,6 +102,13 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """--min-replicas."""
 
 
+class Spared(msgspec.Struct, frozen=True, kw_only=True):
+    """This member hangs and is left alone: nobody else is known to hold the state."""
+
+    member: Member
+    why: str
+
+
 class Poisoned(msgspec.Struct, frozen=True, kw_only=True):
     """A lane kills whoever computes it: for the journal, and for people."""
 
@@ -111,4 +118,4 @@ class Poisoned(msgspec.Struct, frozen=True, kw_only=True):
     decision: Literal["stop", "skip"]
 
 
-MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | Poisoned | End
+MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | Spared | Poisoned | End

@@ -46,6 +46,22 @@ class AgentCame(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
+class Hung(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent judges that a worker hangs. May be wrong, and is repeated while the verdict stands."""
+
+    now: float
+    member: Member
+    why: str
+    place: Place | None = None
+
+
+class Stalled(msgspec.Struct, frozen=True, kw_only=True):
+    """An agent sees its workers wait for one another, and no culprit. May be wrong."""
+
+    now: float
+    why: str
+
+
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -58,4 +74,4 @@ class StopRequested(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
-MembershipEvent = Opened | Heard | Died | AgentGone | AgentCame | Ticked | StopRequested
+MembershipEvent = Opened | Heard | Died | Hung | Stalled | AgentGone | AgentCame | Ticked | StopRequested

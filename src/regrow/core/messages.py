@@ -181,6 +181,20 @@ class Exited(_Message, frozen=True, kw_only=True):
     """Its script ran to the end without a call of regrow.join()."""
 
 
+class HangSeen(_Message, frozen=True, kw_only=True):
+    """The agent judges that this worker hangs. Told again while it does."""
+
+    member: Member
+    why: str
+    place: Place
+
+
+class StallSeen(_Message, frozen=True, kw_only=True):
+    """All workers wait for one another, and none of them is at fault. Told again while they do."""
+
+    why: str
+
+
 class StopWanted(_Message, frozen=True, kw_only=True):
     """The operator wants the job to stop at the next boundary."""
 
@@ -192,7 +206,7 @@ class Abandoned(_Message, frozen=True, kw_only=True):
     why: str
 
 
-Report = Exited | StopWanted | Abandoned
+Report = Exited | HangSeen | StallSeen | StopWanted | Abandoned
 """What an agent reports, over a wire or from the same process."""
 
 FromAgent = Enlist | Report

@@ -1,4 +1,4 @@
-"""Where a worker is: the step, the lane and the phase its training thread was last seen in."""
+"""Where a worker is: the step, the lane and the phase its training thread was last seen in, and how long these take."""
 
 from enum import Enum
 
@@ -15,7 +15,11 @@ class Phase(Enum):
     MICROBATCH = "microbatch"
     """The user's forward and backward."""
     TURN = "turn"
-    """Regrow's own work between two waits: adding partials, publishing a result."""
+    """Regrow's own few lines between two phases."""
+    MERGE = "merge"
+    """Adding partial sums."""
+    COMMIT = "commit"
+    """Publishing a step's result."""
     EXCHANGE = "exchange"
     """Waiting for the others' statements of what they hold."""
     REDUCE = "reduce"
@@ -51,3 +55,34 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
             return f"before its first step ({self.phase})"
         lane = "" if self.lane is None else f", lane {self.lane}"
         return f"in step {self.step}{lane} ({self.phase})"
+
+
+class Experience(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker knows of one phase."""
+
+    completed: int
+    longest_s: float
+    """Of the recent ones. The first is not counted: it warms caches, compiles and allocates."""
+
+
+class Stamped(msgspec.Struct, frozen=True, kw_only=True):
+    """A page, as read at one moment. Times are seconds of the host's monotonic clock."""
+
+    place: Place
+    phase: Phase
+    count: int
+    """Changes with every place."""
+    since_s: float
+    """When the phase began, moved on by what was done aside and by collections meanwhile."""
+    aside: Phase | None
+    """What is done inside the phase just now that does not count as part of it."""
+    aside_since_s: float
+    name: str
+    """Of the busy work."""
+    at_most_s: float
+    pulse_s: float
+    """0 before the first beat."""
+    longest_pause_s: float
+    collecting_since_s: float
+    """0 while nothing is collected."""
+    experience: dict[Phase, Experience]

@@ -85,6 +85,26 @@ class RestartPlanned(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class WorkerHung(_Fact, frozen=True, kw_only=True):
+    """The agent's verdict: this worker, at this place, was silent for longer than its limit."""
+
+    member: Member
+    place: Place
+    silent_s: float
+    limit_s: float
+    why: str
+    evidence: str
+    """A file, relative to the run directory."""
+    cause: str
+
+
+class WorkerSpared(_Fact, frozen=True, kw_only=True):
+    """It hangs, and is not replaced: nobody else is known to hold the state."""
+
+    member: Member
+    why: str
+
+
 class ReplicaLost(_Fact, frozen=True, kw_only=True):
     """It will not be restarted. The job goes on while `left` is at least `needed`."""
 
@@ -198,6 +218,8 @@ Fact = (
     | WorkerExited
     | WorkerRaised
     | RestartPlanned
+    | WorkerHung
+    | WorkerSpared
     | ReplicaLost
     | LanePoisoned
     | RosterReceived

@@ -27,6 +27,7 @@ POINTS = {
     "backward": "inside step.backward, before autograd runs",
     "lane": "a lane is done, nobody knows yet",
     "reduce": "about to reduce",
+    "waiting": "in a collective, for the others",
     "reduced": "holds the complete result, has not stated it",
     "boundary": "about to state its row",
     "passed": "has passed the boundary, the optimizer has not run",

@@ -23,9 +23,7 @@ import struct
 import time
 from collections.abc import Iterator
 
-import msgspec
-
-from regrow.core.progress import Phase, Place
+from regrow.core.progress import Experience, Phase, Place, Stamped
 
 PAGE_BYTES = 4096
 DUMP_SIGNAL = signal.SIGRTMIN + 8
@@ -43,37 +41,6 @@ _PHASES = list(Phase)
 _INDEX = {phase: index for index, phase in enumerate(_PHASES)}
 _RECENT = 32
 """The longest of at least the last so many counts, and of at most twice as many."""
-
-
-class Experience(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker knows of one phase."""
-
-    completed: int
-    longest_s: float
-    """Of the recent ones. The first is not counted: it warms caches, compiles and allocates."""
-
-
-class Stamped(msgspec.Struct, frozen=True, kw_only=True):
-    """A page, as read at one moment. Times are seconds of the host's monotonic clock."""
-
-    place: Place
-    phase: Phase
-    count: int
-    """Changes with every place."""
-    since_s: float
-    """When the phase began, moved on by what was done aside and by collections meanwhile."""
-    aside: Phase | None
-    """What is done inside the phase just now that does not count as part of it."""
-    aside_since_s: float
-    name: str
-    """Of the busy work."""
-    at_most_s: float
-    pulse_s: float
-    """0 before the first beat."""
-    longest_pause_s: float
-    collecting_since_s: float
-    """0 while nothing is collected."""
-    experience: dict[Phase, Experience]
 
 
 class Stamp:

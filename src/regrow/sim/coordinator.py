@@ -21,6 +21,7 @@ from regrow.core.membership_effects import (
     Poisoned,
     Saved,
     Send,
+    Spared,
     Start,
 )
 from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked
@@ -133,6 +134,8 @@ class Coordinator:
             case Lost(replica=replica, why=why, left=left, needed=needed):
                 world.referee.lost += 1
                 world.referee.fact("coordinator", ReplicaLost(replica=replica, why=why, left=left, needed=needed))
+            case Spared():
+                pass
             case End(outcome=outcome, why=why):
                 self.ended = effect
                 world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

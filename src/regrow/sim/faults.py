@@ -19,6 +19,7 @@ _KINDS = {
     "kill": 30,
     "kill-several": 6,
     "hang": 14,
+    "accuse": 6,
     "crash-coordinator": 16,
     "crash-repeatedly": 6,
     "cut-agent": 8,
@@ -130,6 +131,13 @@ class Faults:
                     self._kill(victim)
             case "hang":
                 process.hang(span_s)
+                if chance.happens(0.6):  # else it is seen by its lease alone
+                    world.agent.watch(process)
+            case "accuse":
+                if chance.happens(0.7):
+                    world.agent.accuse(process)
+                else:
+                    world.agent.stall()
             case "disconnect":
                 process.wire.cut()
             case "cut-off":

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from regrow.core.attendance import Task
 from regrow.core.membership_effects import Kill, Start
-from regrow.core.membership_events import Died, StopRequested
+from regrow.core.membership_events import Died, Hung, Stalled, StopRequested
 from regrow.core.progress import Place
 from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
@@ -25,6 +26,11 @@ class _Line:
         self.open = True
         self.up_s = 0.0
         self.down_s = 0.0
+
+
+_FLOOR_S = 2.0
+_AGAIN_S = 1.0
+_HANGS = "hangs"
 
 
 class Agent:
@@ -130,7 +136,40 @@ class Agent:
     def _kill(self, member: Member, why: str) -> None:
         process = self.processes.get(member)
         if process is not None:
+            if process.attendance.task is Task.GONE and why == _HANGS:
+                self._world.referee.late_kills += 1
             process.die(f"killed by the agent: {why}")
+
+    # Reports
+    def watch(self, process: Process) -> None:
+        """It hangs: seen after a while, and said again and again until it no longer does."""
+        self._world.timeline.after(_FLOOR_S, None, self._look, process)
+
+    def _look(self, process: Process) -> None:
+        if process.alive and process.hung:
+            self.accuse(process)
+            self._world.timeline.after(_AGAIN_S, None, self._look, process)
+
+    def accuse(self, process: Process) -> None:
+        """Rightly or not."""
+        place = None
+        if process.lane is not None:
+            place = Place(step=process.lane.step, lane=process.lane.lane, phase="microbatch")
+            self._world.referee.died(process.member, process.lane)
+        self._judge(Hung(now=0.0, member=process.member, why=_HANGS, place=place))
+
+    def stall(self) -> None:
+        """Whether or not anybody waits."""
+        self._judge(Stalled(now=0.0, why="everybody waits"))
+
+    def _judge(self, verdict: Hung | Stalled) -> None:
+        """Told on the present line or not at all: it is judged again."""
+        if self._line is not None:
+            self._world.timeline.after(self._world.chance.soon_s(), None, self._say, self._line, verdict)
+
+    def _say(self, line: _Line, verdict: Hung | Stalled) -> None:
+        if line.open:
+            self._world.coordinator.take(msgspec.structs.replace(verdict, now=self._world.timeline.now))
 
     # Reports
 

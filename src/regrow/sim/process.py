@@ -200,7 +200,8 @@ class Process:
             self.die("segfaulted")
             return
         self.lane = None
-        assert self.state is not None
+        if self.state is None:
+            self.world.referee.fail("held", f"{self.name} computes a lane without a state")
         start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
         computed = LaneComputed(step=step, lane=lane, start=start, stop=start + _LANE_SAMPLES)
         self.world.referee.fact(self.name, computed)
@@ -258,7 +259,8 @@ class Process:
         """The user's optimizer step."""
         if self.task == "raised":
             return
-        assert self.state is not None
+        if self.state is None:
+            self.world.referee.fail("held", f"{self.name} steps its optimizer without a state")
         self.state = mathematics.stepped(self.state, gradient)
         self.world.referee.state(self, step + 1)
         self.answer(StepEntered())

@@ -5,11 +5,10 @@ any thread may carry out are carried out at once, by the caller. The training th
 thread empties in `advance`: everything inside Regrow is done there, and what belongs to the user's loop is returned.
 """
 
-import contextlib
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
@@ -42,6 +41,7 @@ from regrow.shell.stamp import Stamp
 from regrow.worker.link import Link
 from regrow.worker.partials import Partials
 from regrow.worker.replica import Replica
+from regrow.worker.waits import StampedGroup, waiting
 
 Turn = Compute | Commit | Leave
 """What only the user's loop can do."""
@@ -127,7 +127,9 @@ class Driver:
             case Adopt():
                 self._adopt(work)
             case Merge(parent=parent):
+                self.stamp.enter(Phase.MERGE)
                 self.partials.merge(parent)
+                self.stamp.enter(Phase.TURN)
             case Exchange() | Fetch() | Serve() | Reduce() | Bound():
                 try:
                     answer = self._answer(work)
@@ -143,8 +145,8 @@ class Driver:
         match work:
             case Exchange(version=version, statement=statement):
                 faultpoint("resolve", step=statement.step, roster=version.n)
-                with self._among_others(Phase.EXCHANGE, statement.step):
-                    rows = self.link.group(version).gather_any(msgspec.msgpack.encode(statement))
+                group = StampedGroup(self.link.group(version), self.stamp, Phase.EXCHANGE, Phase.TURN, statement.step)
+                rows = group.gather_any(msgspec.msgpack.encode(statement))
                 faultpoint("resolved", step=statement.step, roster=version.n)
                 return Exchanged(version=version, table=tuple(msgspec.msgpack.decode(r, type=Statement) for r in rows))
             case Fetch():
@@ -153,8 +155,10 @@ class Driver:
                 return self._serve(work)
             case Reduce(version=version, step=step, holdings=holdings):
                 faultpoint("reduce", step=step, roster=version.n)
-                with self._among_others(Phase.REDUCE, step):
-                    digest = self.partials.reduce(self.link.group(version), holdings)
+                self.stamp.enter(Phase.MERGE, step)
+                group = StampedGroup(self.link.group(version), self.stamp, Phase.REDUCE, Phase.MERGE, step)
+                digest = self.partials.reduce(group, holdings)
+                self.stamp.enter(Phase.TURN)
                 faultpoint("reduced", step=step, roster=version.n)
                 return Reduced(version=version, digest=digest)
             case Bound(version=version, row=row):
@@ -162,20 +166,9 @@ class Driver:
 
     def _bound(self, version: Version, row: Row) -> Event:
         faultpoint("farewell" if row.step >= self.replica.steps else "boundary", step=row.step, roster=version.n)
-        with self._among_others(Phase.BOUND, row.step):
-            rows = self.link.group(version).gather(row.pack())
+        group = StampedGroup(self.link.group(version), self.stamp, Phase.BOUND, Phase.TURN, row.step)
+        rows = group.gather(row.pack())
         return Bounded(version=version, rows=tuple(Row.unpack(data) for data in rows))
-
-    @contextlib.contextmanager
-    def _among_others(self, phase: Phase, step: int) -> Iterator[None]:
-        """Around exactly what waits for others. Whatever comes before and after is this worker's own to hang in."""
-        self.stamp.enter(phase, step)
-        try:
-            yield
-        except PeerError:
-            self.stamp.enter(Phase.TURN, completed=False)
-            raise
-        self.stamp.enter(Phase.TURN)
 
     def _adopt(self, work: Adopt) -> None:
         resolution = work.resolution
@@ -194,9 +187,8 @@ class Driver:
 
     def _fetch(self, work: Fetch) -> Event:
         faultpoint("fetch", step=work.step, roster=work.version.n)
-        with self._among_others(Phase.FETCH, work.step):
+        with waiting(self.stamp, Phase.FETCH, Phase.HEAL, work.step):
             received = self.link.fetch(work)
-        self.stamp.enter(Phase.HEAL)
         self.replica.take(received)
         self.stamp.enter(Phase.TURN)
         faultpoint("fetched", step=work.step, roster=work.version.n)
@@ -215,7 +207,7 @@ class Driver:
         faultpoint("serve", step=work.step, roster=work.version.n)
         self.stamp.enter(Phase.HEAL, work.step)
         offer, views = self.replica.offer(work.step)
-        with self._among_others(Phase.SERVE, work.step):
+        with waiting(self.stamp, Phase.SERVE, Phase.TURN, work.step):
             self.link.serve(work, offer, views)
         self._note(StateServed(version=work.version, step=work.step, joiners=work.joiners))
         return Served(version=work.version)

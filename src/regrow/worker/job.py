@@ -1,5 +1,6 @@
 """The job, as the user's script sees it: join, track, data, steps."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
@@ -22,6 +23,7 @@ from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.state.tracked import Tracked
 from regrow.worker import numerics
+from regrow.worker.compiling import Compilations
 from regrow.worker.data import Data, MapStyle, make_data
 from regrow.worker.driver import Driver
 from regrow.worker.guard import Guard
@@ -136,6 +138,12 @@ class Job:
             for hook in self._hooks:
                 hook(now)
 
+    def busy(self, name: str, at_most_s: float) -> contextlib.AbstractContextManager[None]:
+        """Around long work between the loops (an evaluation): this replica hangs when it takes longer than it says here."""
+        if not at_most_s > 0:
+            raise ConfigError(f"busy({name!r}, at_most_s={at_most_s}): say how many seconds it may take at most")
+        return self._stamp.aside(Phase.BUSY, name, at_most_s)
+
     def steps(self, count: int, data: Data) -> Iterator[Step]:
         """Steps wherever the job is, up to `count`. A replica that joins late starts with the others' state."""
         if self._driver is not None:
@@ -197,7 +205,9 @@ class Job:
     def _loop(self, driver: Driver, data: Data) -> Iterator[Step]:
         parameters = [(name, p) for name, p in self._tracked.parameters() if p.requires_grad]
         guard = Guard(parameters, self._tracked.buffers())
+        compilations = Compilations(self._stamp)
         while True:
+            compilations.watch()
             if self._step is not None:
                 faultpoint("entered", step=self._step.index + 1)
             driver.partials.retract()

@@ -150,6 +150,7 @@ class Step:
         self._guard.check(self.index)
 
     def _commit(self, commit: Commit) -> None:
+        self._driver.stamp.enter(Phase.COMMIT, self.index)
         self._guard.check(self.index)
         result = self._driver.partials.publish()
         self.loss = result.loss

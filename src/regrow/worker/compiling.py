@@ -1,0 +1,36 @@
+"""Tells the stamp when torch.compile is at work: a recompilation inside a microbatch is not a hang.
+
+torch._dynamo calls back at the start and end of every compilation (since before 2.6; with an argument since 2.8). Where it
+was not imported, nothing can be compiled, and nothing is imported here.
+"""
+
+import contextlib
+import sys
+import threading
+
+from regrow.core.progress import Phase
+from regrow.shell.stamp import Stamp
+
+
+class Compilations:
+    def __init__(self, stamp: Stamp) -> None:
+        self._stamp = stamp
+        self._thread = threading.get_ident()
+        self._aside = contextlib.ExitStack()
+
+    def watch(self) -> None:
+        """Once a step: torch._dynamo.reset() forgets everyone who asked to be called."""
+        module = sys.modules.get("torch._dynamo.callback")
+        handler = getattr(module, "callback_handler", None)
+        if handler is None or self._begins in getattr(handler, "start_callbacks", (self._begins,)):
+            return
+        handler.register_start_callback(self._begins)
+        handler.register_end_callback(self._ends)
+
+    def _begins(self, *about: object) -> None:
+        if threading.get_ident() == self._thread:  # the stamp has one writer
+            self._aside.enter_context(self._stamp.aside(Phase.COMPILE))
+
+    def _ends(self, *about: object) -> None:
+        if threading.get_ident() == self._thread:
+            self._aside.close()
