@@ -38,9 +38,13 @@ def main() -> None:
     parser.add_argument("--no-log", action="store_true", help="do not write down which samples were used")
     parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
     parser.add_argument("--stray", action="store_true", help="start processes in sessions of their own, as a daemon does")
+    parser.add_argument("--skip", type=json.loads, default=[], help="JSON: lanes to leave out, as [step, lane] pairs")
+    parser.add_argument("--poison", help="INDEX:ACTION: what the sample does to its replica: kill, segfault, raise, spin")
+    parser.add_argument("--save", action="store_true", help="catch PoisonError and print the digest of what is left")
+    parser.add_argument("--scale", choices=["linear", "sqrt"], help="the learning rate follows the lanes present")
     args = parser.parse_args()
 
-    job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=5)
+    job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=5, skip=args.skip)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(32), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
@@ -52,6 +56,26 @@ def main() -> None:
     if args.stray:
         start_strays()
 
+    if args.scale:
+        power = {"linear": 1.0, "sqrt": 0.5}[args.scale]
+
+        def scale(strength: regrow.Strength) -> None:
+            for group in optimizer.param_groups:
+                group["lr"] = 1e-2 * (strength.lanes_present / strength.lanes) ** power
+
+        job.on_roster(scale)
+
+    try:
+        train(args, job, model, optimizer, schedule, data, log)
+    except regrow.PoisonError:
+        if not args.save:
+            raise
+        print(f"kept {job.digest()}", flush=True)
+        return
+    print(f"digest {job.digest()}", flush=True)
+
+
+def train(args, job, model, optimizer, schedule, data, log) -> None:
     for step in job.steps(args.steps, data):
         if step.index == args.stop_at and os.environ.get("REGROW_REPLICA", "r1") == "r1":
             job.stop()
@@ -60,6 +84,8 @@ def main() -> None:
         time.sleep(args.pace)
         for x, y, index in step:
             log(f"{step.index} {' '.join(str(int(i)) for i in index)}\n")
+            if args.poison and int(args.poison.split(":")[0]) in index:
+                suffer(args.poison.split(":")[1])
             step.backward((model(x) - y).square().mean())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -68,9 +94,20 @@ def main() -> None:
         if args.hold and step.index >= int(args.hold.split(":")[0]):
             wait_for_strength(int(args.hold.split(":")[1]), step.index)
         if step.reporter:
-            print(f"step {step.index} loss {step.loss:.6f}", flush=True)
+            print(f"step {step.index} loss {step.loss:.6f} lanes {step.lanes_present}", flush=True)
 
-    print(f"digest {job.digest()}", flush=True)
+
+def suffer(action: str) -> None:
+    match action:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "raise":
+            raise ValueError("this sample cannot be learned")
+        case "spin":
+            while True:
+                pass
 
 
 def start_strays() -> None:

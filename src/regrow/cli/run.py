@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 from pathlib import Path
+from typing import Literal
 
 import click
 
@@ -122,6 +123,28 @@ _HANGS = HangConfig()
     metavar="SECONDS",
     help="The limit where nothing is learned: a first microbatch, a compilation, work between the loops. 0: none.",
 )
+@click.option(
+    "--on-loss",
+    type=click.Choice(["redistribute", "shrink"]),
+    default="redistribute",
+    show_default=True,
+    help="Lanes of a lost replica: computed by the others, or left out until it is back.",
+)
+@click.option(
+    "--on-poison",
+    type=click.Choice(["stop", "skip"]),
+    default="stop",
+    show_default=True,
+    help="A lane that kills its replicas: stop before its step, or go on without it.",
+)
+@click.option(
+    "--poison-after",
+    type=click.IntRange(min=2),
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="So many different replicas dead in the same lane of the same step make it poison.",
+)
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -143,6 +166,9 @@ def run(
     hang_factor: float,
     hang_floor: float,
     hang_first: float,
+    on_loss: Literal["redistribute", "shrink"],
+    on_poison: Literal["stop", "skip"],
+    poison_after: int,
     faults: tuple[str, ...],
     script: Path,
     args: tuple[str, ...],
@@ -155,7 +181,8 @@ def run(
     \b
     Exit codes:
       0    the job finished
-      1    the job failed: the script raised, too few replicas may be restarted, or one died after its last step
+      1    the job failed: the script raised, a lane is poison, too few replicas may be restarted, or one died after
+           its last step
       2    wrong usage: a flag, the script's path or the run directory
       3    every replica was lost, and the training state with them
       4    the machine refused: disk, port, processes
@@ -187,6 +214,9 @@ def run(
                 lease_s=lease,
                 budget=budget,
                 min_replicas=min_replicas,
+                on_loss=on_loss,
+                on_poison=on_poison,
+                poison_after=poison_after,
                 script=script.name,
             ),
             faults=",".join(faults),
