@@ -32,8 +32,9 @@ def prove_poison(run: Run, decision: str) -> None:
     (found,) = {fact for _, fact in run.facts(LanePoisoned)}
     assert (found.cell, found.decision) == (CELL, decision), run.story()
     assert BAD in found.samples and len(found.samples) == 3
-    died = [fact for _, fact in run.facts(WorkerExited) if not fact.clean]
-    assert tuple(sorted(fact.member.replica for fact in died)) == found.replicas and len(died) == 2, run.story()
+    exits = [fact for _, fact in run.facts(WorkerExited) if not fact.clean and fact.place is not None]
+    died = [fact.member.replica for fact in exits if (fact.place.step, fact.place.lane) == (CELL.step, CELL.lane)]
+    assert tuple(sorted(died)) == found.replicas and len(died) == 2, run.story()
     assert f"{CELL} is poison: it killed {' and '.join(found.replicas)}" in run.output
     assert str(BAD) in run.output
     check = run.check()
@@ -54,7 +55,7 @@ def test_skipped_it_is_as_if_the_lane_had_been_left_out_from_the_start(
     run = start("--replicas", str(replicas), "--on-poison", "skip", script_args=("--poison", f"{BAD}:{action}"))
     assert run.wait() == 0, run.story()
     prove_poison(run, "skip")
-    assert set(run.digests()) == {without} and len(run.digests()) == replicas, run.story()
+    assert set(run.digests()) == {without}, run.story()
     assert not any((fact.step, fact.lane) == (CELL.step, CELL.lane) for _, fact in run.facts(LaneComputed))
 
 
