@@ -7,7 +7,8 @@
     ----
     the words
 
-Times of day are UTC, from 03:00:00 on.
+Times of day are UTC, from 03:00:00 on. `python tests/cli/tales.py` writes the words anew: read the difference before you
+commit it.
 """
 
 import json
@@ -73,3 +74,10 @@ def transcript(job: str, state: str, tale: Tale, *, every: bool = False, last: i
         last_words=lambda output: ["printed last"] if output == "output/r2.0.log" else [],
     )
     return "".join(f"{row}\n" for row in tell_people(job, state, tale, manner))
+
+
+if __name__ == "__main__":
+    for path in PATHS:
+        story = load(path)
+        told, _, _ = path.read_text().partition("----\n")
+        path.write_text(f"{told}----\n{transcript('run', story.state, story.tale())}")

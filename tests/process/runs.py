@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from regrow.cli.run_dir import RunDir
+from regrow.cli.why import gather
 from regrow.core.lanes import lanes_in
 from regrow.core.order import Plan
 from regrow.core.records import Committed, Departed, Fact, LaneComputed, RosterMade, WorkerExited, WorkerStarted
@@ -197,7 +199,8 @@ def _alone(*script_args: str, script: Path = TINY) -> str:
 
 
 def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 8, microbatches: int = 1, code: int = 0) -> None:
-    """The last lines of every attack: equal digests, a clean check, nobody else touched, every sample once."""
+    """The last lines of every attack: equal digests, a clean check, nobody else touched, the right ones named, every
+    sample once."""
     story = run.story()
     assert run.process.returncode == code, story
     digests = run.digests()
@@ -210,6 +213,10 @@ def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 8, mic
     died = Counter(fact.member.replica for fact in exits)
     named = Counter({replica: count for replica, count in deaths.items() if replica != "*"})
     assert died >= named and died.total() == deaths.total(), f"died: {died}, attacked: {deaths}\n{story}"
+    tale = gather(RunDir(run.folder)).tale
+    blamed = Counter(culprit.member for episode in tale.episodes for culprit in episode.culprits)
+    assert blamed >= Counter(str(fact.member) for fact in exits), f"regrow why names {blamed}\n{story}"
+    assert max(blamed.values(), default=1) == 1, f"regrow why names {blamed}\n{story}"
     _prove_samples(run, steps, microbatches)
 
 
