@@ -90,7 +90,8 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        schedule.step()
+        if not args.scale:  # else the hook alone decides the rate: how often it is called must not matter
+            schedule.step()
         if args.hold and step.index >= int(args.hold.split(":")[0]):
             wait_for_strength(int(args.hold.split(":")[1]), step.index)
         if step.reporter:

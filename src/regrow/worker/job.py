@@ -125,8 +125,9 @@ class Job:
     def on_roster(self, hook: Callable[[Strength], None]) -> None:
         """Call `hook` whenever a step is committed by other members, or of other lanes, than the one before.
 
-        It is called on every replica, on leaving the inner loop, before the optimizer's step, and must set things to what
-        fits (a learning rate, say), never change them by a factor: a replica that comes back is told again.
+        It is called on every replica, on leaving the inner loop, before the optimizer's step. It must set things to what
+        fits the lanes present (a learning rate, say), so that being called once more changes nothing: never multiply, and
+        do not set what a scheduler goes on from; with a scheduler, use step.lanes_present at every step instead.
         """
         self._hooks.append(hook)
 
