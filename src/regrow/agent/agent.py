@@ -319,8 +319,7 @@ class Agent:
         self._lookout.forget(worker.member)
         pid = worker.pid or 0
         cause = f"died-{worker.member}"
-        stamped = worker.page.read() if worker.page is not None else None
-        place = stamped.place if stamped is not None else None
+        place = worker.page.read().place if worker.page is not None else None
         self._journal.write(WorkerExited(member=worker.member, pid=pid, how=how, clean=code == 0, cause=cause, place=place))
         self._report(Exit(member=worker.member, how=how, clean=code == 0, code=code, place=place))
         if worker.page is not None:
