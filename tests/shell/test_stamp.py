@@ -141,6 +141,16 @@ def test_a_full_collection_does_not_count_either(page, monkeypatch) -> None:
         gc.callbacks.remove(stamp._collection)
 
 
+def test_a_child_of_the_script_does_not_write_in_its_name(page) -> None:
+    stamp = Stamp(page.fd)
+    stamp.enter(Phase.MICROBATCH, 3, 1)
+    child = multiprocessing.get_context("fork").Process(target=stamp._collection, args=("start", {"generation": 2}))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert page.read().collecting_since_s == 0.0
+
+
 def test_the_stacks_of_all_threads_lie_behind_the_page() -> None:
     page = Page("test")
     child = multiprocessing.get_context("fork").Process(target=_wait_here, args=(page.fd,))

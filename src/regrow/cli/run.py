@@ -144,7 +144,7 @@ def run(
     )
     terminal = Terminal()
     try:
-        _check(replicas, lanes, script, faults)
+        _check(replicas, lanes, script, faults, hang_factor)
         if lanes is not None:
             warn_idle(terminal, replicas, lanes)
         plan = Plan(
@@ -178,7 +178,7 @@ async def _launch(plan: Plan, terminal: Terminal) -> int:
     return await Launcher(plan, terminal).run()
 
 
-def _check(replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...]) -> None:
+def _check(replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...], hang_factor: float) -> None:
     if platform.system() != "Linux":
         raise InfraError(
             f"regrow run needs Linux (pidfd, subreaper), this is {platform.system()}: "
@@ -192,4 +192,9 @@ def _check(replicas: int, lanes: int | None, script: Path, faults: tuple[str, ..
         raise ConfigError(f"script {script} does not exist or is no file: check the path")
     if not os.access(script, os.R_OK):
         raise ConfigError(f"script {script} cannot be read: check its permissions")
+    if 0 < hang_factor < 1.5:
+        raise ConfigError(
+            f"--hang-factor {hang_factor:g}: steps that vary as usual would be called hangs; give at least 1.5, or 0 to "
+            "judge nobody"
+        )
     parse(",".join(faults))

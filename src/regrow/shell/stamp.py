@@ -59,6 +59,8 @@ class Stamp:
         self._pulse = 0
         self._collecting_since = self._collected = 0
         self._write()
+        if fd is not None:
+            os.register_at_fork(after_in_child=self._detach)
 
     def enter(self, phase: Phase, step: int | None = None, lane: int | None = None, completed: bool = True) -> None:
         """The training thread begins this phase. No step: the same as before. What was cut short teaches nothing."""
@@ -93,6 +95,10 @@ class Stamp:
             if self._since == since and self._aside < 0:  # else it is the outer one's to count, or another phase has begun
                 self._since += took
             self._write()
+
+    def _detach(self) -> None:
+        """In a child of the script (a data worker): it shares the page, and is not the one who writes there."""
+        self._page = mmap.mmap(-1, PAGE_BYTES)
 
     def pulse(self) -> None:
         """The session thread is alive. Some twenty times a second."""
