@@ -66,6 +66,9 @@ class Agent:
 
     def stall(self) -> None:
         """Whether or not anybody waits."""
+        self._world.timeline.after(self._world.chance.soon_s(), None, self._stall)
+
+    def _stall(self) -> None:
         self._world.coordinator.take(Stalled(now=self._world.timeline.now, why="everybody waits"))
 
     def _accuse(self, member: Member) -> None:
