@@ -85,6 +85,7 @@ assert "torch" not in sys.modules
         (["--replicas", "-2", "train.py"], "--replicas -2: a job needs at least 1"),
         (["--replicas", "2", "--lanes", "0", "train.py"], "--lanes 0: a step needs at least 1"),
         (["--replicas", "2", "--min-replicas", "3", "train.py"], "--min-replicas 3 is more than --replicas 2: lower it"),
+        (["--replicas", "2", "--hang-factor", "1", "train.py"], "give at least 1.5, or 0 to judge nobody"),
         (["--replicas", "2", "missing.py"], "script missing.py does not exist"),
         (["--replicas", "2", "."], "script . does not exist or is no file"),
         (["--replicas", "2", "--run-dir", "taken", "train.py"], "taken exists: choose another --run-dir"),

@@ -20,8 +20,12 @@ def page():
     page.close()
 
 
-def test_before_the_first_stamp_there_is_nothing_to_read(page) -> None:
-    assert page.read() is None
+def test_before_its_first_stamp_a_worker_is_starting(page) -> None:
+    before = page.read()
+    assert before.place == Place(step=None, lane=None, phase="start")
+    assert before.since_s <= time.monotonic()
+    Stamp(page.fd)
+    assert page.read().count > before.count
 
 
 def test_the_agent_reads_where_the_worker_is(page) -> None:
@@ -54,7 +58,7 @@ def test_no_read_is_torn_while_another_process_writes(page) -> None:
     seen = set()
     while writer.is_alive():
         stamped = page.read()
-        if stamped is not None and stamped.place.step is not None:
+        if stamped.place.step is not None:
             assert stamped.place.step == stamped.place.lane
             seen.add(stamped.place.step)
     writer.join()
@@ -137,12 +141,22 @@ def test_a_full_collection_does_not_count_either(page, monkeypatch) -> None:
         gc.callbacks.remove(stamp._collection)
 
 
+def test_a_child_of_the_script_does_not_write_in_its_name(page) -> None:
+    stamp = Stamp(page.fd)
+    stamp.enter(Phase.MICROBATCH, 3, 1)
+    child = multiprocessing.get_context("fork").Process(target=stamp._collection, args=("start", {"generation": 2}))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    assert page.read().collecting_since_s == 0.0
+
+
 def test_the_stacks_of_all_threads_lie_behind_the_page() -> None:
     page = Page("test")
     child = multiprocessing.get_context("fork").Process(target=_wait_here, args=(page.fd,))
     child.start()
     try:
-        while page.read() is None:
+        while page.read().count < 2:
             time.sleep(0.001)
         os.kill(child.pid, stamps.DUMP_SIGNAL)
         while b"_wait_here" not in page.stacks():

@@ -331,8 +331,7 @@ class Agent:
         self._lookout.forget(worker.member)
         pid = worker.pid or 0
         cause = f"died-{worker.member}"
-        stamped = worker.page.read() if worker.page is not None else None
-        place = stamped.place if stamped is not None else None
+        place = worker.page.read().place if worker.page is not None else None
         clean = code == 0
         fact = WorkerExited(member=worker.member, pid=pid, how=how, clean=clean, cause=cause, place=place, memory=memory)
         self._journal.write(fact)

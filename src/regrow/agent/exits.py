@@ -29,7 +29,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     code: int | None
     """None when a signal ended it, or when it never ran."""
     place: Place | None = None
-    """Where it was last seen, by its own stamp; None when it never got to one."""
+    """Where it was last seen, by its own stamp; None when it was never launched."""
 
 
 def describe(status: int) -> str:

@@ -90,11 +90,10 @@ class Lookout:
         seen: list[Seen] = []
         for one in self._watched():
             stamped = one.page.read()
-            if stamped is not None:
-                asks = self._hangs.should_ask_kernel(now, stamped)
-                how = kernel.standstill(one.pid) if asks else None
-                seen.append(Seen(member=one.member, stamped=stamped, standstill=how))
-                watched[one.member] = one
+            asks = self._hangs.should_ask_kernel(now, stamped)
+            how = kernel.standstill(one.pid) if asks else None
+            seen.append(Seen(member=one.member, stamped=stamped, standstill=how))
+            watched[one.member] = one
         for verdict in self._hangs.look(now, seen):
             if isinstance(verdict, Stall):
                 self._accuse(verdict)

@@ -195,7 +195,7 @@ def run(
     )
     terminal = Terminal()
     try:
-        _check(replicas, min_replicas, lanes, script, faults)
+        _check(replicas, min_replicas, lanes, script, faults, hang_factor)
         if lanes is not None and (warning := idle(replicas, lanes)) is not None:
             terminal.say(warning)
         token = _token(coordinator, token_file, port, run_dir)
@@ -260,7 +260,9 @@ def _token(coordinator: str | None, token_file: Path | None, port: int, run_dir:
     return None
 
 
-def _check(replicas: int, min_replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...]) -> None:
+def _check(
+    replicas: int, min_replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...], hang_factor: float
+) -> None:
     if platform.system() != "Linux":
         raise InfraError(
             f"regrow run needs Linux (pidfd, subreaper), this is {platform.system()}: "
@@ -276,4 +278,9 @@ def _check(replicas: int, min_replicas: int, lanes: int | None, script: Path, fa
         raise ConfigError(f"script {script} does not exist or is no file: check the path")
     if not os.access(script, os.R_OK):
         raise ConfigError(f"script {script} cannot be read: check its permissions")
+    if 0 < hang_factor < 1.5:
+        raise ConfigError(
+            f"--hang-factor {hang_factor:g}: steps that vary as usual would be called hangs; give at least 1.5, or 0 to "
+            "judge nobody"
+        )
     parse(",".join(faults))

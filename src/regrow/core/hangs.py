@@ -36,7 +36,7 @@ class HangConfig(msgspec.Struct, frozen=True, kw_only=True):
     factor: float = 3.0
     """0 switches every judgement off, for whoever stops processes with a debugger."""
     floor_s: float = 2.0
-    """Four times what a process of a machine under twice its load was seen to be away for."""
+    """Longer than a scheduler, a page-out or a slow disk keeps a process away now and then on a busy machine."""
     first_s: float = 600.0
     startup_s: float = 600.0
     look_s: float = 0.025

@@ -48,7 +48,7 @@ class Stamp:
 
     def __init__(self, fd: int | None = None) -> None:
         self._page = mmap.mmap(-1 if fd is None else fd, PAGE_BYTES)
-        self._count = 0
+        self._count = _PLACE.unpack_from(self._page)[0]  # the agent's own stamp came before
         self._step = self._lane = -1
         self._index = _INDEX[Phase.START]
         self._since = time.monotonic_ns()
@@ -59,6 +59,8 @@ class Stamp:
         self._pulse = 0
         self._collecting_since = self._collected = 0
         self._write()
+        if fd is not None:
+            os.register_at_fork(after_in_child=self._detach)
 
     def enter(self, phase: Phase, step: int | None = None, lane: int | None = None, completed: bool = True) -> None:
         """The training thread begins this phase. No step: the same as before. What was cut short teaches nothing."""
@@ -93,6 +95,10 @@ class Stamp:
             if self._since == since and self._aside < 0:  # else it is the outer one's to count, or another phase has begun
                 self._since += took
             self._write()
+
+    def _detach(self) -> None:
+        """In a child of the script (a data worker): it shares the page, and is not the one who writes there."""
+        self._page = mmap.mmap(-1, PAGE_BYTES)
 
     def pulse(self) -> None:
         """The session thread is alive. Some twenty times a second."""
@@ -169,17 +175,19 @@ class Page:
         os.ftruncate(self.fd, PAGE_BYTES)
         os.lseek(self.fd, PAGE_BYTES, os.SEEK_SET)  # shared with the worker: its stacks are written from here on
         self._page = mmap.mmap(self.fd, PAGE_BYTES)
-        self._last: Stamped | None = None
+        # Whoever hangs before it can stamp hangs in its start-up.
+        start = (1, -1, -1, _INDEX[Phase.START], time.monotonic_ns(), 0, -1, 0, 0.0, 1)
+        _PLACE.pack_into(self._page, 0, *start)
+        self._last = self._stamped(start, b"")
 
-    def read(self) -> Stamped | None:
-        """The newest whole stamp; None before the first. A torn one is passed over."""
+    def read(self) -> Stamped:
+        """The newest whole stamp. A torn one is passed over."""
         page = self._page
         for _ in range(3):
             bytes_ = page[: _NAME_AT + _NAME_BYTES]
             fields = _PLACE.unpack_from(bytes_)
             if fields[0] == fields[-1] and page[: _PLACE.size] == bytes_[: _PLACE.size]:
-                if fields[0]:
-                    self._last = self._stamped(fields, bytes_[_NAME_AT:])
+                self._last = self._stamped(fields, bytes_[_NAME_AT:])
                 break
         return self._last
 

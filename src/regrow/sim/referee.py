@@ -85,7 +85,9 @@ class Referee:
         last = max(self._rosters, default=None)
         if last is not None:
             for member in self._rosters[last].members:
-                if roster.seat(member) is None and not self._has_parted(member):
+                # Accused wrongly while its word of having left was on its way: nobody will know that it has.
+                was_accused = roster.cause == f"hung-{member}"
+                if roster.seat(member) is None and (was_accused or not self._has_parted(member)):
                     self._left_out.add(member)
             for member in roster.members:
                 # Whoever never saw a roster holds nothing and is a joiner like any other.

@@ -17,6 +17,8 @@ class Compilations:
         self._stamp = stamp
         self._thread = threading.get_ident()
         self._aside = contextlib.ExitStack()
+        self._depth = 0
+        """Compilations inside compilations: some versions of torch tell of each."""
 
     def watch(self) -> None:
         """Once a step: torch._dynamo.reset() forgets everyone who asked to be called."""
@@ -28,9 +30,15 @@ class Compilations:
         handler.register_end_callback(self._ends)
 
     def _begins(self, *about: object) -> None:
-        if threading.get_ident() == self._thread:  # the stamp has one writer
+        if threading.get_ident() != self._thread:  # the stamp has one writer
+            return
+        self._depth += 1
+        if self._depth == 1:
             self._aside.enter_context(self._stamp.aside(Phase.COMPILE))
 
     def _ends(self, *about: object) -> None:
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() != self._thread:
+            return
+        self._depth -= 1
+        if self._depth == 0:
             self._aside.close()
