@@ -12,6 +12,7 @@ import msgspec
 
 from regrow.core.culprits import KINDS, Culprit
 from regrow.core.episodes import Episode, Return, Summary, Tale
+from regrow.core.suspicion import Poison
 
 _FEW = 4
 """So many episodes are told in full."""
@@ -37,6 +38,10 @@ def tell_people(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[st
     if not episodes:
         yield from _note(tale, manner)
         return
+    for poison in tale.poisoned:
+        words = Poison(cell=poison.cell, replicas=poison.replicas).words(poison.samples)
+        then = "the step went on without it" if poison.decision == "skip" else "the job stopped before that step"
+        yield from _wrap(f"{words}; {then}", manner)
     decisive = _decisive(state, episodes)
     if decisive is not None and len(episodes) > 1:
         yield ""
@@ -147,6 +152,8 @@ def _evidence(culprit: Culprit, is_named: bool, is_quoted: bool, manner: Manner)
     if culprit.memory is not None:
         yield from _row("memory", f"{culprit.memory}", manner)
         yield from _row("evidence", culprit.memory.evidence, manner)
+    if culprit.evidence is not None:
+        yield from _row("evidence", f"stacks and the kernel's view of it: {culprit.evidence}", manner)
     if culprit.traceback and is_quoted:
         yield from _row("evidence", f"the same exception, at {culprit.place}", manner)
     elif culprit.traceback:

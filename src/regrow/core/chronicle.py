@@ -15,6 +15,7 @@ from regrow.core.records import (
     JobEnded,
     JobOpened,
     LaneComputed,
+    LanePoisoned,
     Line,
     ReplicaLost,
     RestartPlanned,
@@ -22,6 +23,7 @@ from regrow.core.records import (
     RosterMade,
     StateFetched,
     WorkerExited,
+    WorkerHung,
     WorkerRaised,
     WorkerStarted,
 )
@@ -70,6 +72,8 @@ class Chronicle:
         self.started: dict[Member, Line] = {}
         self.exited: dict[Member, tuple[Line, WorkerExited]] = {}
         self.raised: dict[Member, tuple[Line, WorkerRaised]] = {}
+        self.hung: dict[Member, tuple[Line, WorkerHung]] = {}
+        self.poisoned: list[LanePoisoned] = []
         self.planned: dict[Member, RestartPlanned] = {}
         self.lost: dict[str, tuple[Line, ReplicaLost]] = {}
         self.first: Line | None = None
@@ -124,6 +128,10 @@ class Chronicle:
                 self.exited[member] = (line, line.what)
             case WorkerRaised(member=member):
                 self.raised.setdefault(member, (line, line.what))
+            case WorkerHung(member=member):
+                self.hung.setdefault(member, (line, line.what))
+            case LanePoisoned() if line.what not in self.poisoned:
+                self.poisoned.append(line.what)
             case RestartPlanned(member=member):
                 self.planned[member] = line.what
             case ReplicaLost(replica=replica):

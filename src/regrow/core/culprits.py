@@ -8,8 +8,9 @@ import re
 
 import msgspec
 
-from regrow.core.chronicle import Chronicle
+from regrow.core.chronicle import Chronicle, Life
 from regrow.core.memory import Memory
+from regrow.core.progress import Place
 from regrow.core.records import WorkerExited, WorkerRaised
 from regrow.core.roster import Member
 
@@ -18,6 +19,7 @@ KINDS = {
     "exception": "raised an exception",
     "signal": "died by a signal",
     "exit": "exited with another code than 0",
+    "hang": "hung",
     "eviction": "fell silent and was replaced",
     "left": "left the job by itself",
     "start": "could not be started",
@@ -51,6 +53,8 @@ class Culprit(msgspec.Struct, frozen=True, kw_only=True):
     """file:line, for an exception."""
     traceback: str | None = None
     memory: Memory | None = None
+    evidence: str | None = None
+    """What was kept of a hang before the kill: a path in the run directory."""
     output: str
     """What it printed: a path in the run directory."""
 
@@ -66,7 +70,7 @@ def culprits(chronicle: Chronicle) -> list[Culprit]:
     evicted = {
         member
         for made in chronicle.rosters
-        if made.roster.cause.startswith("evicted-") and (member := _member(made.roster.cause)) is not None
+        if made.roster.cause.startswith(("evicted-", "hung-")) and (member := _member(made.roster.cause)) is not None
     }
     failed = [member for member, (_, exit) in chronicle.exited.items() if not exit.clean and not _is_tidying(exit)]
     everyone = dict.fromkeys([*failed, *chronicle.raised, *evicted])
@@ -87,10 +91,13 @@ def _culprit(chronicle: Chronicle, member: Member) -> Culprit:
     life = chronicle.life(member)
     seen = next((seen for recognise in _RECOGNISERS if (seen := recognise(chronicle, member)) is not None), None)
     # The roster that evicts somebody comes before the end of its process; any other answer comes after it.
-    lines = [made.line for made in chronicle.rosters if made.roster.cause == f"evicted-{member}"]
+    evictions = (f"evicted-{member}", f"hung-{member}")
+    lines = [made.line for made in chronicle.rosters if made.roster.cause in evictions]
     lines += [line for line, _ in (found for found in (exit, raised) if found is not None)]
     fact = raised[1] if raised is not None else None
-    answered = [made for made in chronicle.rosters if made.roster.cause in (f"died-{member}", f"evicted-{member}")]
+    answered = [made for made in chronicle.rosters if made.roster.cause in (f"died-{member}", *evictions)]
+    hung = chronicle.hung.get(member)
+    place = hung[1].place if hung is not None else exit[1].place if exit is not None else None
     return Culprit(
         member=str(member),
         replica=member.replica,
@@ -100,13 +107,20 @@ def _culprit(chronicle: Chronicle, member: Member) -> Culprit:
         ns=lines[0].ns,
         is_seated=bool(chronicle.rosters) and (member in chronicle.rosters[-1].members or bool(answered)),
         has_left=life is not None and life.departed is not None and life.departed.fault is None,
-        step=fact.step if fact is not None and fact.step is not None else (life.step if life is not None else None),
-        lane=fact.lane if fact is not None else None,
+        step=_step(fact, place, life),
+        lane=fact.lane if fact is not None else place.lane if place is not None else None,
         place=fact.place if fact is not None else None,
         traceback=fact.traceback if fact is not None else None,
         memory=seen.memory if seen else None,
+        evidence=hung[1].evidence if hung is not None else None,
         output=f"output/{member}.log",
     )
+
+
+def _step(raised: WorkerRaised | None, place: Place | None, life: Life | None) -> int | None:
+    """By its exception, its last stamp, or its own journal."""
+    told = [raised.step if raised else None, place.step if place else None, life.step if life else None]
+    return next((step for step in told if step is not None), None)
 
 
 def _starved(chronicle: Chronicle, member: Member) -> _Seen | None:
@@ -138,6 +152,14 @@ def _left(chronicle: Chronicle, member: Member) -> _Seen | None:
     return _Seen(kind="left", how=f"left the job: {departed.why}")
 
 
+def _hung(chronicle: Chronicle, member: Member) -> _Seen | None:
+    hung = chronicle.hung.get(member)
+    if hung is None:
+        return None
+    fact = hung[1]
+    return _Seen(kind="hang", how=f"hung: silent for {fact.silent_s:.1f} s, its limit was {fact.limit_s:.1f} s ({fact.why})")
+
+
 def _evicted(chronicle: Chronicle, member: Member) -> _Seen | None:
     for made in chronicle.rosters:
         if made.roster.cause == f"evicted-{member}":
@@ -157,4 +179,4 @@ def _ended(chronicle: Chronicle, member: Member) -> _Seen | None:
     return _Seen(kind="signal", how=f"was {how}" if how.startswith("killed by") else how)
 
 
-_RECOGNISERS = (_starved, _raised, _left, _evicted, _ended)
+_RECOGNISERS = (_starved, _raised, _hung, _left, _evicted, _ended)

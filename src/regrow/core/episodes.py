@@ -18,7 +18,7 @@ import msgspec
 
 from regrow.core.chronicle import Chronicle, Made
 from regrow.core.culprits import Culprit, culprits
-from regrow.core.records import RosterAdopted
+from regrow.core.records import LanePoisoned, RosterAdopted
 from regrow.core.roster import Member
 
 _NS = 1e9
@@ -111,6 +111,8 @@ class Tale(msgspec.Struct, frozen=True, kw_only=True):
     why: str | None
     summary: Summary
     episodes: tuple[Episode, ...]
+    poisoned: tuple[LanePoisoned, ...] = ()
+    """Lanes that killed the replicas that computed them, and what was decided."""
     incomplete: tuple[str, ...]
     """Processes whose journals are not whole: there may have been more than is told here."""
 
@@ -129,6 +131,7 @@ def tell(chronicle: Chronicle) -> Tale:
         why=chronicle.end.why if chronicle.end is not None else None,
         summary=_sum_up(chronicle, episodes, spans, training_s),
         episodes=episodes,
+        poisoned=tuple(chronicle.poisoned),
         incomplete=tuple(sorted(chronicle.incomplete)),
     )
 
@@ -169,7 +172,7 @@ class _Episodes:
     def _cases(self) -> list[_Case]:
         cases: dict[object, _Case] = {}
         for culprit in culprits(self._chronicle):
-            answers = [self._answers.get(f"{what}-{culprit.member}") for what in ("evicted", "died")]
+            answers = [self._answers.get(f"{what}-{culprit.member}") for what in ("hung", "evicted", "died")]
             start = min((index for index in answers if index is not None), default=None)
             settled = self._settled(start)
             # A seat in the last roster, and no other one since: nobody was left to go on with, or it has just happened.
@@ -180,7 +183,8 @@ class _Episodes:
             case.start = start if case.start is None else min(case.start, start if start is not None else case.start)
         for index, made in enumerate(self._chronicle.rosters):
             # Those who have not left at the job's end re-form too, but then somebody is missing.
-            if made.roster.cause == "complaint" and index and made.members == self._chronicle.rosters[index - 1].members:
+            is_anew = made.roster.cause in ("complaint", "stalled") and index
+            if is_anew and made.members == self._chronicle.rosters[index - 1].members:
                 settled = self._settled(index)
                 cases.setdefault(("roster", settled), _Case(culprits=[], start=index, settled=settled))
         return list(cases.values())
@@ -334,7 +338,7 @@ class _Episodes:
         return None
 
 
-_SILENT = frozenset({"eviction"})
+_SILENT = frozenset({"eviction", "hang"})
 """Kinds in which the others stood still before anybody noticed."""
 
 

@@ -359,7 +359,8 @@ class Membership:
         if self._config.on_poison == "skip":
             self._skips.add(cell)
         else:
-            self._halt = Halt(step=cell.step, why=poison.words(samples))
+            advice = "look at them, or leave such lanes out with --on-poison skip"
+            self._halt = Halt(step=cell.step, why=f"{poison.words(samples)}: {advice}")
         return [Poisoned(poison=poison, samples=samples, decision=self._config.on_poison)]
 
     def _strange_end(self, died: Died) -> str:

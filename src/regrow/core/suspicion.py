@@ -23,7 +23,7 @@ class Poison(msgspec.Struct, frozen=True, kw_only=True):
     def words(self, samples: tuple[int, ...]) -> str:
         shown = ", ".join(map(str, samples[:_SHOWN])) + (f" and {len(samples) - _SHOWN} more" if samples[_SHOWN:] else "")
         what = f"{self.cell} is poison: it killed {' and '.join(self.replicas)}"
-        return f"{what}; its samples are {shown}: look at them, or leave such lanes out with --on-poison skip"
+        return f"{what}; its samples are {shown}" if samples else what
 
 
 class Suspicion:
