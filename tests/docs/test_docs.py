@@ -171,3 +171,14 @@ def test_the_readmes_script_gives_the_same_weights_alone_and_among_others(script
     together = digests(REGROW, "run", "--replicas", "2", script.name, cwd=script.parent)
     assert len(alone) == 1
     assert together == alone * 2
+
+
+def test_every_failure_names_tests_that_exist() -> None:
+    there = {
+        name for path in (ROOT / "tests").rglob("*.py") for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    shown = [cells for cells in rows("docs/failures.md") if cells[0] != "fault"]
+    assert len(shown) > 30
+    for fault, *_, tests in shown:
+        named = set(re.findall(r"`(test_\w+)`", tests))
+        assert named and named <= there, (fault, named - there)
