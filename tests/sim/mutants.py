@@ -191,6 +191,17 @@ class BlamesItsOwnKill(Membership):
         return super()._died(died)
 
 
+class TakesTheDoomedForDead(Membership):
+    """Concludes the job while a member that it has only given up may still be at its last step."""
+
+    def _finish(self) -> list[MembershipEffect]:
+        dead, self._dead = self._dead, self._dead | self._gone
+        try:
+            return super()._finish()
+        finally:
+            self._dead = dead
+
+
 class ForgetsTheStop(Membership):
     """A wish to stop dies with the coordinator that heard it."""
 
@@ -233,6 +244,7 @@ MUTANTS: dict[str, Rules] = {
             MournsTooEarly,
             DistrustsCleanExits,
             BlamesItsOwnKill,
+            TakesTheDoomedForDead,
             ForgetsTheStop,
             ConcludesAtOnce,
         )
