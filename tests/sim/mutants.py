@@ -198,6 +198,17 @@ class ForgetsTheBudget(Membership):
         super().__init__(config, msgspec.structs.replace(saved, spent={}) if saved else None)
 
 
+class TakesTheDoomedForDead(Membership):
+    """Concludes the job while a member that it has only given up may still be at its last step."""
+
+    def _finish(self) -> list[MembershipEffect]:
+        dead, self._dead = self._dead, self._dead | self._gone
+        try:
+            return super()._finish()
+        finally:
+            self._dead = dead
+
+
 class ForgetsTheStop(Membership):
     """A wish to stop dies with the coordinator that heard it."""
 
@@ -214,6 +225,21 @@ class ConcludesAtOnce(Membership):
         return super()._finish()
 
 
+class RisksTheLastCopy(Attendance):
+    """Computes a lane that others died in, though nobody else holds the state."""
+
+    def _pushed(self, roster: Roster) -> list[Effect]:
+        return super()._pushed(msgspec.structs.replace(roster, suspects=()) if len(roster.seats) == 1 else roster)
+
+
+class LeavesOutTooMuch(Attendance):
+    """Takes a suspect for poison."""
+
+    def _pushed(self, roster: Roster) -> list[Effect]:
+        skips = (*roster.skips, *(suspect.cell for suspect in roster.suspects))
+        return super()._pushed(msgspec.structs.replace(roster, skips=skips, suspects=()))
+
+
 MUTANTS: dict[str, Rules] = {
     **{
         mutant.__name__: Rules(attendance=mutant)
@@ -225,6 +251,8 @@ MUTANTS: dict[str, Rules] = {
             SkipsTheBoundary,
             ResultOutlivesRedo,
             NeverRepeats,
+            RisksTheLastCopy,
+            LeavesOutTooMuch,
         )
     },
     **{
@@ -240,6 +268,7 @@ MUTANTS: dict[str, Rules] = {
             MournsTooEarly,
             DistrustsCleanExits,
             BlamesItsOwnKill,
+            TakesTheDoomedForDead,
             ForgetsTheStop,
             ConcludesAtOnce,
             ForgetsTheBudget,

@@ -5,12 +5,13 @@
 
 FOUND: dict[str, tuple[int, int, str]] = {
     "NeverRepeats": (67, 6, "liveness"),
-    "SeatsTheLeftOut": (223, 6, "one-life"),
-    "AwaitsNobody": (2, 6, "liveness"),
-    "EvictsTheLast": (672, 6, "outcome"),
-    "MournsTooEarly": (277, 20, "outcome"),
+    "SeatsTheLeftOut": (511, 20, "outcome"),
+    "AwaitsNobody": (82, 6, "liveness"),
+    "EvictsTheLast": (102, 20, "outcome"),
+    "MournsTooEarly": (2771, 20, "outcome"),
     "DistrustsCleanExits": (66, 6, "outcome"),
-    "ConcludesAtOnce": (7484, 20, "outcome"),
-    "BlamesItsOwnKill": (2964, 20, "outcome"),
-    "ForgetsTheBudget": (631, 6, "budget"),
+    "BlamesItsOwnKill": (3452, 40, "outcome"),
+    "TakesTheDoomedForDead": (1913, 40, "outcome"),
+    "ForgetsTheStop": (647, 20, "outcome"),
+    "ConcludesAtOnce": (1082, 40, "outcome"),
 }

@@ -49,7 +49,8 @@ class Office:
             self._listener = await listen(host, port, token, self._receive, self._refuse)
         except ConfigError as error:
             if isinstance(error.__cause__, OSError):
-                raise InfraError(str(error)) from error
+                why = error.__cause__.strerror
+                raise InfraError(f"cannot listen on {host}:{port} ({why}): choose another address with --listen") from error
             raise
         if self._plan is not None:
             self._open(self._plan)  # before anybody who is at the door by now comes in

@@ -565,7 +565,8 @@ class Membership:
     def _finish(self) -> list[MembershipEffect]:
         """Over once nobody is left to wait for: those who left have exited too."""
         roster = self.roster
-        if roster is not None and any(member not in self._gone for member in roster.members):
+        # Given up is not gone: after a restart nothing else tells that such a member may still be at its last step.
+        if roster is not None and any(member not in self._dead for member in roster.members):
             return []
         if any(member not in self._dead for member in self._present):
             return []

@@ -57,7 +57,8 @@ class Agent:
             return
         self._line = _Line()
         world.story.note("agent", "on the line")
-        for report in self._reports:
+        # In any order: nothing may rest on it, and between several hosts there would be none.
+        for report in self._world.chance.some_of(self._reports, len(self._reports)):
             self._send(report)
         world.coordinator.agent_came()
 

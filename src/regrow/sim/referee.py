@@ -120,10 +120,8 @@ class Referee:
 
     def computes(self, process: "Process", cell: Cell) -> None:
         """The last who holds the state must not compute a lane that somebody is known to have died in."""
-        roster = process.attendance.roster
-        if roster is None or len(roster.seats) > 1:
-            return
-        if cell.lane in roster.suspected(cell.step):
+        roster = self._rosters[process.attendance.seen]
+        if len(roster.seats) == 1 and cell.lane in roster.suspected(cell.step):
             self.fail("aside", f"{process.name} computes {cell}, in which others died, and is the last to hold the state")
 
     def _has_parted(self, member: Member) -> bool:
