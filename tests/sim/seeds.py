@@ -5,13 +5,14 @@
 
 FOUND: dict[str, tuple[int, int, str]] = {
     "NeverRepeats": (67, 6, "liveness"),
-    "SeatsTheLeftOut": (511, 20, "outcome"),
-    "AwaitsNobody": (82, 6, "liveness"),
-    "EvictsTheLast": (102, 20, "outcome"),
-    "MournsTooEarly": (2771, 20, "outcome"),
+    "SeatsTheLeftOut": (512, 20, "outcome"),
+    "AwaitsNobody": (99, 6, "liveness"),
+    "EvictsTheLast": (518, 6, "outcome"),
+    "MournsTooEarly": (261, 20, "outcome"),
     "DistrustsCleanExits": (66, 6, "outcome"),
-    "BlamesItsOwnKill": (3452, 40, "outcome"),
-    "TakesTheDoomedForDead": (1913, 40, "outcome"),
-    "ForgetsTheStop": (647, 20, "outcome"),
+    "BlamesItsOwnKill": (877, 20, "outcome"),
+    "TakesTheDoomedForDead": (1818, 20, "outcome"),
+    "ForgetsTheStop": (67, 20, "outcome"),
     "ConcludesAtOnce": (1082, 40, "outcome"),
+    "ForgetsTheBudget": (631, 6, "budget"),
 }
