@@ -14,5 +14,5 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "TakesTheDoomedForDead": (1818, 20, "outcome"),
     "ForgetsTheStop": (67, 20, "outcome"),
     "ConcludesAtOnce": (1082, 40, "outcome"),
-    "ForgetsTheBudget": (631, 6, "budget"),
+    "ForgetsTheBudget": (869, 6, "budget"),
 }
