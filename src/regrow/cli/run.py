@@ -250,6 +250,8 @@ def _token(coordinator: str | None, token_file: Path | None, port: int, run_dir:
             return token_file.read_text().strip()
         except (OSError, UnicodeError) as error:
             raise ConfigError(f"--token-file {token_file} cannot be read ({error}): check the path") from error
+    if run_dir is not None and (run_dir / "token").exists():
+        return None
     if "REGROW_TOKEN" in os.environ:
         return os.environ["REGROW_TOKEN"].strip()
     if run_dir is None:
