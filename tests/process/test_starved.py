@@ -14,6 +14,9 @@ from regrow.shell.memory import Cgroup, cgroup_of
 
 pytestmark = pytest.mark.process
 
+PATIENT = ("--hang-factor", "0")
+"""At its limit a cgroup may take seconds to kill: who is judged first, as hanging, dies of that."""
+
 HOG = HERE / "hog.py"
 LIMIT_BYTES = 3 << 30
 
@@ -46,7 +49,7 @@ def within(cgroup: Cgroup, command: Path) -> Path:
 
 def test_the_kernels_killer_is_recognised(start: Callable[..., Run], cgroup: Cgroup, tmp_path: Path, reference: str) -> None:
     before = within(cgroup, tmp_path / "within.sh")
-    run = start("--replicas", "3", script=HOG, script_args=("kill", "--hold", "5:3"), before=(str(before),))
+    run = start("--replicas", "3", *PATIENT, script=HOG, script_args=("kill", "--hold", "5:3"), before=(str(before),))
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter(["r1"]))
     (died,) = (fact for _, fact in run.facts(WorkerExited) if not fact.clean)
@@ -64,7 +67,9 @@ def test_a_plain_kill_in_the_same_cgroup_is_a_plain_kill(
 ) -> None:
     before = within(cgroup, tmp_path / "within.sh")
     faults = ("--fault", "r2:backward:step=4:SIGKILL")
-    run = start("--replicas", "3", *faults, script=HOG, script_args=("kill", "--hold", "5:3"), before=(str(before),))
+    run = start(
+        "--replicas", "3", *PATIENT, *faults, script=HOG, script_args=("kill", "--hold", "5:3"), before=(str(before),)
+    )
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter(["r1", "r2"]))
     how = {str(fact.member): fact.how for _, fact in run.facts(WorkerExited) if not fact.clean}
@@ -78,7 +83,7 @@ def test_an_exception_for_lack_of_memory_is_recognised(
     start: Callable[..., Run], reference: str, mode: str, kind: str, died: int
 ) -> None:
     """Two replicas that run out of memory at one line are not taken for a bug in the script."""
-    run = start("--replicas", "3", script=HOG, script_args=(mode, "--hold", "5:3"))
+    run = start("--replicas", "3", *PATIENT, script=HOG, script_args=(mode, "--hold", "5:3"))
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter(["r1", "r2"][:died]))
     raised = [fact for _, fact in run.facts(WorkerRaised)]

@@ -13,6 +13,6 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "BlamesItsOwnKill": (877, 20, "outcome"),
     "TakesTheDoomedForDead": (1818, 20, "outcome"),
     "ForgetsTheStop": (67, 20, "outcome"),
-    "ConcludesAtOnce": (1082, 40, "outcome"),
+    "ConcludesAtOnce": (14097, 40, "outcome"),
     "ForgetsTheBudget": (869, 6, "budget"),
 }
