@@ -22,7 +22,7 @@ from regrow.cli.why import gather
 from regrow.core.errors import RegrowError
 from regrow.core.records import Departed, JobEnded, WorkerExited
 from regrow.faults.ordeal import Glimpse, Ordeal
-from regrow.faults.schedule import volleys
+from regrow.faults.schedule import length, volleys
 from regrow.faults.subject import Subject, digest_alone
 from regrow.shell.journal import read
 
@@ -30,7 +30,8 @@ _JOB_S = 120.0
 """The longest that one job of a soak trains: a failure is found soon, and leaves a run directory that can be read."""
 _SHORTEST_S = 10.0
 """With less time than this left, no further job is begun."""
-_STOPPED_CODE = 143
+_ENDS = (0, 143)
+"""A job's exit codes: finished, and stopped by SIGTERM."""
 _AFTER = "after its last step"
 
 
@@ -79,8 +80,9 @@ def soak(minutes: float, seed: int | None, replicas: int, as_json: bool, wrong_r
     """Attack a small training job on this machine, and prove that nothing was lost.
 
     Workers are killed, stopped and sent into endless loops, the coordinator and the warm parent are killed, one at a time
-    and in bursts. One replica that holds the state is always left unhurt. Every two minutes the job is stopped, its digest
-    compared with that of an undisturbed run of as many steps, and its journals are checked; then the next job begins.
+    and in bursts. One replica that holds the state is always left unhurt. A job ends by itself or is stopped after two
+    minutes; its digest is compared with that of an undisturbed run of as many steps, and its journals are checked. Then the
+    next job begins.
 
     The same seed gives the same blows at the same moments. What they hit is up to the machine. Only processes that the
     soak started are touched. Ctrl-C ends it early, with the same checks; once more ends it at once.
@@ -172,7 +174,7 @@ class _Soak:
         )
 
     def _run_one(self, place: Path, seed: str, until_s: float, wish: _Wish) -> JobReport:
-        subject = Subject(place, self._replicas)
+        subject = Subject(place, self._replicas, length(seed))
         ordeal = Ordeal(subject, volleys(seed, self._replicas), self._watch)
         try:
             trouble = ordeal.run(until_s, lambda: wish.is_there)
@@ -195,9 +197,9 @@ def _prove(subject: Subject, ordeal: Ordeal, trouble: str | None, reference: tup
     failures = [] if trouble is None else [trouble]
     facts = [line.what for account in read(subject.run_dir / "journal") for line in account.lines]
     ends = [fact for fact in facts if isinstance(fact, JobEnded)]
-    # A replica that was hung when the others had passed the last boundary leaves the end of its script undone: code 1.
-    if trouble is None and subject.code != _STOPPED_CODE and not (subject.code == 1 and _AFTER in str(ends[-1:])):
-        failures.append(f"`regrow run` ended with code {subject.code} instead of {_STOPPED_CODE}: {ends[-1:]}")
+    # A replica that is struck after its last step may leave what the script does there undone: that is code 1.
+    if trouble is None and subject.code not in _ENDS and not (subject.code == 1 and _AFTER in str(ends[-1:])):
+        failures.append(f"`regrow run` ended with code {subject.code} instead of {_ENDS}: {ends[-1:]}")
     departed = [fact for fact in facts if isinstance(fact, Departed) and fact.digest is not None]
     steps, digests = {fact.step for fact in departed}, {fact.digest for fact in departed}
     expected: str | None = None

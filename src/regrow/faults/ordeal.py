@@ -1,4 +1,4 @@
-"""One job of a soak from its start to its end: trained under volleys for a while, then stopped as an operator would.
+"""One job of a soak from its start to its end, under volleys: the end is its own, or it is stopped as an operator would.
 
 Says how it ended and what was seen of it. Whether its result is right is for others to judge.
 """
@@ -50,7 +50,7 @@ class Ordeal:
         return self._striker.missed
 
     def run(self, until_s: float, is_over: Callable[[], bool]) -> str | None:
-        """Until then, or until it is over; returns what went wrong, None when the job was stopped and ended."""
+        """Until its end, stopped then or when it is over; returns what went wrong, None when the job ended."""
         self._subject.start()
         trouble = self._train(until_s, is_over)
         return trouble if trouble is not None else self._end()
@@ -58,7 +58,10 @@ class Ordeal:
     def _train(self, until_s: float, is_over: Callable[[], bool]) -> str | None:
         volley = next(self._schedule)
         due_s: float | None = None
-        while time.monotonic() < until_s and not is_over():
+        # A job that is stopped before its first step has nothing to show.
+        while self._step == 0 or (time.monotonic() < until_s and not is_over()):
+            if self._subject.steps is not None and self._subject.code is not None:
+                return None
             trouble = self._look()
             if trouble is not None:
                 return trouble
@@ -74,7 +77,8 @@ class Ordeal:
     def _end(self) -> str | None:
         """Whoever was struck is still struck: the stop finds the job as it is."""
         self._striker.tend(at_once=True)
-        self._subject.stop()
+        if self._subject.code is None:
+            self._subject.stop()
         end_s = time.monotonic() + _END_S
         while self._subject.code is None or self._subject.coordinator_code is None:
             if time.monotonic() > end_s:
@@ -86,7 +90,7 @@ class Ordeal:
     def _look(self) -> str | None:
         self._striker.tend()
         subject = self._subject
-        if subject.code is not None:
+        if subject.code is not None and subject.steps is None:
             return f"`regrow run` ended by itself, with code {subject.code}"
         if not self._striker.is_coordinator_away and subject.coordinator_code is not None:
             return f"the coordinator ended by itself, with code {subject.coordinator_code}"

@@ -1,4 +1,4 @@
-"""What a soak does to its job, and when: an endless sequence of volleys, a pure function of the seed.
+"""What a soak does to a job, and when: an endless sequence of volleys, a pure function of the seed.
 
 Whom a blow hits is not decided here. The schedule draws a number, and the striker picks with it among those that live at
 that moment, which no seed decides.
@@ -53,6 +53,12 @@ class Volley(msgspec.Struct, frozen=True, kw_only=True):
     after_s: float
     """Since the volley before."""
     blows: tuple[Blow, ...]
+
+
+def length(seed: str) -> int | None:
+    """The steps of a job that is to end by itself under blows; None for one that goes on until it is stopped."""
+    chance = random.Random(f"length of {seed}")
+    return chance.choice((None, chance.randrange(100, 800)))
 
 
 def volleys(seed: str, replicas: int) -> Iterator[Volley]:

@@ -36,7 +36,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Subject:
-    def __init__(self, folder: Path, replicas: int) -> None:
+    def __init__(self, folder: Path, replicas: int, steps: int | None) -> None:
+        """Without `steps` it goes on until it is stopped."""
         self.folder = folder
         self.run_dir = folder / "run"
         self._journal = self.run_dir / "journal"
@@ -44,6 +45,7 @@ class Subject:
         self._temporary.mkdir(parents=True)
         self._port = _free_port()
         self._replicas = replicas
+        self.steps = steps
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._launcher: subprocess.Popen[bytes] | None = None
 
@@ -54,7 +56,8 @@ class Subject:
         self._wait_listening()
         where = ("--coordinator", f"127.0.0.1:{self._port}", "--run-dir", str(self.run_dir))
         size = ("--replicas", str(self._replicas))
-        self._launcher = self._spawn("run", *where, *size, *_LIMITS, str(SCRIPT), "--pace", str(PACE_S))
+        script = (str(SCRIPT), "--pace", str(PACE_S), *(() if self.steps is None else ("--steps", str(self.steps))))
+        self._launcher = self._spawn("run", *where, *size, *_LIMITS, *script)
 
     def start_coordinator(self) -> None:
         listen = ("--listen", f"127.0.0.1:{self._port}", "--run-dir", str(self.run_dir))
