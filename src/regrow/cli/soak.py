@@ -14,44 +14,17 @@ from types import FrameType
 import click
 import msgspec
 
-from regrow.cli.check import examine
 from regrow.cli.conclusion import FAILED, INFRA, STOPPED
-from regrow.cli.run_dir import RunDir
-from regrow.cli.telling import span
-from regrow.cli.why import gather
+from regrow.cli.proof import JobReport, prove
 from regrow.core.errors import RegrowError
-from regrow.core.records import Departed, JobEnded, WorkerExited
 from regrow.faults.ordeal import Glimpse, Ordeal
 from regrow.faults.schedule import length, volleys
-from regrow.faults.subject import Subject, digest_alone
-from regrow.shell.journal import read
+from regrow.faults.subject import Subject
 
 _JOB_S = 120.0
 """The longest that one job of a soak trains: a failure is found soon, and leaves a run directory that can be read."""
 _SHORTEST_S = 10.0
 """With less time than this left, no further job is begun."""
-_ENDS = (0, 143)
-"""A job's exit codes: finished, and stopped by SIGTERM."""
-_AFTER = "after its last step"
-
-
-class JobReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of a soak."""
-
-    steps: int
-    rosters: int
-    deaths: int
-    survivors: int
-    """Replicas that were there at the end; each has the same digest."""
-    digest: str | None
-    """Theirs; None when they differ, or there is none."""
-    reference: str | None
-    """Of the undisturbed job after as many steps."""
-    blows: dict[str, int]
-    missed: int
-    why: str
-    failures: tuple[str, ...]
-    """What was promised and did not hold; the first is the one to look at."""
 
 
 class SoakReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +154,7 @@ class _Soak:
         finally:
             subject.close()
         self._say("comparing with an undisturbed job ...")
-        return _prove(subject, ordeal, trouble, self._reference)
+        return prove(subject, ordeal, trouble, self._reference)
 
     def _watch(self, seen: Glimpse) -> None:
         away = "" if seen.coordinator == "up" else ", the coordinator is away"
@@ -190,47 +163,6 @@ class _Soak:
 
     def _say(self, text: str) -> None:
         click.echo(text, err=self._as_json)
-
-
-def _prove(subject: Subject, ordeal: Ordeal, trouble: str | None, reference: tuple[str, ...]) -> JobReport:
-    """What a job promises, whatever was done to it."""
-    failures = [] if trouble is None else [trouble]
-    facts = [line.what for account in read(subject.run_dir / "journal") for line in account.lines]
-    ends = [fact for fact in facts if isinstance(fact, JobEnded)]
-    # A replica that is struck after its last step may leave what the script does there undone: that is code 1.
-    if trouble is None and subject.code not in _ENDS and not (subject.code == 1 and _AFTER in str(ends[-1:])):
-        failures.append(f"`regrow run` ended with code {subject.code} instead of {_ENDS}: {ends[-1:]}")
-    departed = [fact for fact in facts if isinstance(fact, Departed) and fact.digest is not None]
-    steps, digests = {fact.step for fact in departed}, {fact.digest for fact in departed}
-    expected: str | None = None
-    if len(steps) == 1:
-        expected = digest_alone(max(steps), *reference)
-        if digests != {expected}:
-            failures.append(f"the digests differ after {max(steps)} steps: {digests} instead of {expected}")
-    elif trouble is None:
-        failures.append(f"the replicas left after {sorted(steps) or 'no'} steps, not all after the same")
-    checked = examine(RunDir(subject.run_dir))
-    if not checked.clean:
-        failures.append(f"an invariant is broken: {checked.violations[0].rule}: {checked.violations[0].what}")
-    tale = gather(RunDir(subject.run_dir)).tale
-    blamed = Counter(culprit.member for episode in tale.episodes for culprit in episode.culprits)
-    died = {str(fact.member) for fact in facts if isinstance(fact, WorkerExited) and not fact.clean}
-    ended = {str(fact.member) for fact in facts if isinstance(fact, WorkerExited) and fact.how.startswith("was ended")}
-    if not (died - ended) <= blamed.keys() or max(blamed.values(), default=1) > 1:
-        failures.append(f"`regrow why` blames {blamed} for the deaths of {sorted(died - ended)}")
-    stood = f"everyone stood still for {span(tale.summary.stall_s)} of {span(tale.summary.training_s)}"
-    return JobReport(
-        steps=max(steps, default=checked.steps),
-        rosters=checked.rosters,
-        deaths=checked.deaths,
-        survivors=len(departed),
-        digest=next(iter(digests)) if len(digests) == 1 else None,
-        reference=expected,
-        blows=dict(ordeal.landed),
-        missed=ordeal.missed,
-        why=f"{tale.summary.failures} failures in {len(tale.episodes)} episodes, {stood}",
-        failures=tuple(failures),
-    )
 
 
 def _tell(job: JobReport) -> str:
