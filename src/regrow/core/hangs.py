@@ -236,7 +236,8 @@ class Hangs:
         waiting = [one for one in seen if one.stamped.phase in COLLECTIVES]
         # Whoever has not entered a step yet is no member, and whoever waits for a roster may not be one.
         others = {one.stamped.phase for one in seen} - COLLECTIVES - {Phase.START, Phase.WAIT}
-        if len(waiting) < 2 or others or any(self._is_unmoved(one) for one in waiting):
+        unmoved = [one for one in waiting if self._is_unmoved(one)]
+        if len(waiting) < 2 or others or 0 < len(unmoved) < len(waiting):
             return None
         silences = {one.member: now - one.stamped.since_s - self._watches[one.member].unseen_s for one in waiting}
         limit_s = self.config.floor_s
@@ -248,8 +249,9 @@ class Hangs:
             )
             limit_s = max(limit_s, factored_s)
         silent_s = min(silences.values())
-        if silent_s <= limit_s:
+        if silent_s <= limit_s or (unmoved and now - self._stalled_s <= limit_s):
             return None
+        # Said again while none moves: the coordinator may have been away, and nobody else can give them a new roster.
         self._stalled_s, self._stalled = now, {one.member: one.stamped.count for one in waiting}
         return Stall(members=tuple(sorted(silences)), silent_s=silent_s, limit_s=limit_s)
 
