@@ -27,10 +27,10 @@ test: lint
 
 test-all: test
 	$(BIN)/python -m regrow.sim --seeds 0:100000 --jobs 2 --faults 20
-	$(BIN)/python tests/process/soak.py --kills 200
+	$(BIN)/regrow soak --minutes 10
 
 soak: setup
-	$(BIN)/python tests/process/soak.py --kills 200
+	$(BIN)/regrow soak --minutes 60
 
 bench: setup
 	$(BIN)/python benchmarks/stall.py

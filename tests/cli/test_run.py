@@ -66,7 +66,7 @@ def test_help_needs_no_torch_and_lists_the_exit_codes(tmp_path: Path) -> None:
 import sys
 from click.testing import CliRunner
 from regrow.cli.main import main
-for command in ([], ["run"], ["coordinator"], ["status"], ["why"], ["check"]):
+for command in ([], ["run"], ["coordinator"], ["status"], ["why"], ["check"], ["soak"]):
     result = CliRunner().invoke(main, [*command, "--help"])
     assert result.exit_code == 0, result.output
 assert "torch" not in sys.modules

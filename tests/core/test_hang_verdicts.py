@@ -20,6 +20,7 @@ from regrow.core.hangs import (
     Stall,
     Standstill,
     StartOverdue,
+    Uncollected,
     Unmoved,
 )
 from regrow.core.progress import Experience, Phase, Place, Stamped
@@ -236,7 +237,27 @@ def test_when_nobody_was_woken_from_a_stall_nobody_is_the_culprit() -> None:
     hangs = Hangs(CONFIG)
     everyone = [Seen(member=member, stamped=stamped(Phase.REDUCE)) for member in (A, B)]
     looks = [hangs.look(now, beating(everyone, now)) for now in [T0 + n * CONFIG.look_s for n in range(8000)]]
-    assert [type(verdict) for verdicts in looks for verdict in verdicts] == [Stall]
+    verdicts = [verdict for verdicts in looks for verdict in verdicts]
+    assert {type(verdict) for verdict in verdicts} == {Stall}
+    assert 60 <= len(verdicts) <= 66, "in 200 s, said again each 3 s: the coordinator may be back"
+
+
+@pytest.mark.parametrize("phase", sorted(WAITS, key=str))
+def test_whoever_does_not_take_what_it_waited_for_hangs(phase: Phase) -> None:
+    """Its main thread does not run, in a signal handler or a finalizer; that of the session does."""
+    one = Seen(member=A, stamped=stamped(phase, called_s=T0 + 300.0))
+    others = [Seen(member=member, stamped=stamped(Phase.EXCHANGE, since_s=T0 + 300.0)) for member in (B,)]
+    assert not [verdict for verdict in watched(T0 + 301.9, one, *others) if isinstance(verdict, Hang)]
+    hangs = watched(T0 + 302.1, one, *others)
+    assert [(hang.member, hang.limit_s, hang.reason) for hang in hangs if isinstance(hang, Hang)] == [
+        (A, 2.0, Uncollected())
+    ]
+    assert str(hangs[0]).endswith("(what it waited for is there, and it does not take it; --hang-floor)")
+
+
+def test_a_call_does_not_make_own_work_shorter() -> None:
+    one = Seen(member=A, stamped=stamped(Phase.MICROBATCH, since_s=T0 + 300.0, called_s=T0))
+    assert watched(T0 + 302.9, one) == []
 
 
 def beating(seen: list[Seen], now: float) -> list[Seen]:

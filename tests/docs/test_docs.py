@@ -13,6 +13,7 @@ import pytest
 from regrow.cli.check import check
 from regrow.cli.coordinator import coordinator
 from regrow.cli.run import run
+from regrow.cli.soak import soak
 from regrow.cli.status import status
 from regrow.cli.why import why
 from regrow.core import attendance, invariants, membership, messages
@@ -85,7 +86,7 @@ def test_the_readmes_flags_are_those_of_the_command() -> None:
     assert sorted(listed) == sorted(flags)
     both = {
         flag
-        for command in (coordinator, status, check, why)
+        for command in (coordinator, status, check, why, soak)
         for p in command.params
         for flag in p.opts
         if flag.startswith("--")

@@ -14,7 +14,16 @@ from coordinators import Coordinator
 from runs import REGROW, TINY, Run, prove, wait_for
 from test_ends import ENDLESS, prove_stopped, under_way
 
-from regrow.core.records import Committed, GroupsBroke, JobEnded, Refused, RosterMade, WorkerExited, WorkerStarted
+from regrow.core.records import (
+    Committed,
+    GroupsBroke,
+    JobEnded,
+    Refused,
+    RosterMade,
+    WorkerExited,
+    WorkerHung,
+    WorkerStarted,
+)
 
 pytestmark = pytest.mark.process
 
@@ -110,6 +119,25 @@ def test_a_death_meanwhile_waits_for_the_coordinator(
     finish(run, coordinator, digests[STEPS], deaths=Counter(["r1"]), steps=STEPS)
     assert run.facts(RosterMade)[1][1].version.term == 2
     assert run.pids() == {**pids, "r1.1": run.pids()["r1.1"]}
+
+
+def test_whoever_does_not_take_the_roster_it_waited_for_is_replaced(
+    coordinator: Coordinator, begin: Callable[..., Run], digests: list[str]
+) -> None:
+    """Its main thread is in an endless loop, inside a wait; its session goes on and forms the roster's group."""
+    coordinator.start()
+    run = begin("--replicas", "3", "--lease", "300", script_args=(*LONG, "--hold", "50:3"))
+    under_way(run)
+    pids = run.pids()
+    coordinator.kill()
+    os.kill(pids["r2.0"], signal.SIGKILL)
+    wait_for(lambda: {who for who, _ in run.facts(GroupsBroke)} >= {"r0.0", "r1.0"}, "both survivors to notice")
+    os.kill(pids["r1.0"], signal.SIGUSR1)
+    coordinator.start()
+    finish(run, coordinator, digests[STEPS], deaths=Counter(["r2"]), steps=STEPS)
+    (hung,) = [fact for _, fact in run.facts(WorkerHung)]
+    assert (str(hung.member), hung.place.phase) == ("r1.0", "wait"), run.story()
+    assert "what it waited for is there" in hung.why
 
 
 class Attack(NamedTuple):

@@ -55,6 +55,7 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", "import signal\nwhile True: signal.pause()"])
     if args.stray:
         start_strays()
+    signal.signal(signal.SIGUSR1, lambda *_: suffer("spin"))
 
     if args.scale:
         power = {"linear": 1.0, "sqrt": 0.5}[args.scale]

@@ -43,6 +43,20 @@ def test_the_agent_reads_where_the_worker_is(page) -> None:
     assert page.read().pulse_s >= stamped.since_s
 
 
+def test_a_call_holds_for_the_place_it_was_made_for(page) -> None:
+    stamp = Stamp(page.fd)
+    stamp.enter(Phase.WAIT)
+    assert page.read().called_s == 0.0
+    count, before = stamp.count, time.monotonic()
+    stamp.call(count)
+    assert before <= page.read().called_s <= time.monotonic()
+    stamp.enter(Phase.TURN)
+    assert page.read().called_s == 0.0
+    stamp.enter(Phase.WAIT)
+    stamp.call(count)  # of a wait that is over: somebody was late
+    assert page.read().called_s == 0.0
+
+
 def test_a_torn_stamp_is_passed_over(page) -> None:
     stamp = Stamp(page.fd)
     stamp.enter(Phase.MICROBATCH, 7, 2)

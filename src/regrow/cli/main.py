@@ -5,6 +5,7 @@ import click
 from regrow.cli.check import check
 from regrow.cli.coordinator import coordinator
 from regrow.cli.run import run
+from regrow.cli.soak import soak
 from regrow.cli.status import status
 from regrow.cli.why import why
 
@@ -23,6 +24,7 @@ main.add_command(coordinator)
 main.add_command(status)
 main.add_command(check)
 main.add_command(why)
+main.add_command(soak)
 
 if __name__ == "__main__":
     main()

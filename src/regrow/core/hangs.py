@@ -6,8 +6,9 @@ so have the user's code between the loops, compilations, collections and transfe
 other. Start-up and busy work have limits of their own.
 
 Whoever waits for others is a victim, however long it waits, and is never judged for it: the culprit it waits for is in own
-work, and is. Unless its own process does not run: then its pulse stands still. A process that the kernel calls stopped or
-frozen cannot be at work at all, so the floor is limit enough in any phase.
+work, and is. Unless what it waits for is there and it does not take it: the floor is limit enough for that. Or its own
+process does not run: then its pulse stands still. A process that the kernel calls stopped or frozen cannot be at work at
+all, so the floor is limit enough in any phase.
 
 When everybody waits in collectives for longer than these ever took, and nobody is at work whom they could wait for, it is a
 stall: a message was lost, or one of them only seems to wait. The same members are then given a new roster, which breaks
@@ -100,6 +101,13 @@ class Deaf(msgspec.Struct, frozen=True, kw_only=True):
         return f"none of its threads runs Python; its longest recent pause was {self.longest_s:.3g} s"
 
 
+class Uncollected(msgspec.Struct, frozen=True, kw_only=True):
+    """It waits for nobody any more, and does not know it: its main thread does not run."""
+
+    def __str__(self) -> str:
+        return "what it waited for is there, and it does not take it; --hang-floor"
+
+
 class Unmoved(msgspec.Struct, frozen=True, kw_only=True):
     """The others woke when their groups were broken; this one did not."""
 
@@ -107,7 +115,7 @@ class Unmoved(msgspec.Struct, frozen=True, kw_only=True):
         return "it did not wake when its group was broken; --hang-floor"
 
 
-Reason = Unmoved | Overdue | FirstOverdue | StartOverdue | BusyOverdue | Standstill | Deaf
+Reason = Unmoved | Uncollected | Overdue | FirstOverdue | StartOverdue | BusyOverdue | Standstill | Deaf
 
 
 class Hang(msgspec.Struct, frozen=True, kw_only=True):
@@ -210,6 +218,9 @@ class Hangs:
         if phase is Phase.START:
             return _over(one, silent_s, config.startup_s, StartOverdue())
         if phase in WAITS:
+            idle_s = min(silent_s, now - stamped.called_s - watch.unseen_s) if stamped.called_s else 0.0
+            if idle_s > config.floor_s:
+                return _over(one, idle_s, config.floor_s, Uncollected())
             limit_s = max(config.floor_s, config.factor * stamped.longest_pause_s)
             return _over(one, min(silent_s, deaf_s), limit_s, Deaf(longest_s=stamped.longest_pause_s))
         known = stamped.experience.get(phase)
@@ -225,7 +236,8 @@ class Hangs:
         waiting = [one for one in seen if one.stamped.phase in COLLECTIVES]
         # Whoever has not entered a step yet is no member, and whoever waits for a roster may not be one.
         others = {one.stamped.phase for one in seen} - COLLECTIVES - {Phase.START, Phase.WAIT}
-        if len(waiting) < 2 or others or any(self._is_unmoved(one) for one in waiting):
+        unmoved = [one for one in waiting if self._is_unmoved(one)]
+        if len(waiting) < 2 or others or 0 < len(unmoved) < len(waiting):
             return None
         silences = {one.member: now - one.stamped.since_s - self._watches[one.member].unseen_s for one in waiting}
         limit_s = self.config.floor_s
@@ -237,8 +249,9 @@ class Hangs:
             )
             limit_s = max(limit_s, factored_s)
         silent_s = min(silences.values())
-        if silent_s <= limit_s:
+        if silent_s <= limit_s or (unmoved and now - self._stalled_s <= limit_s):
             return None
+        # Said again while none moves: the coordinator may have been away, and nobody else can give them a new roster.
         self._stalled_s, self._stalled = now, {one.member: one.stamped.count for one in waiting}
         return Stall(members=tuple(sorted(silences)), silent_s=silent_s, limit_s=limit_s)
 

@@ -86,3 +86,5 @@ class Stamped(msgspec.Struct, frozen=True, kw_only=True):
     collecting_since_s: float
     """0 while nothing is collected."""
     experience: dict[Phase, Experience]
+    called_s: float = 0.0
+    """Since when what it waits for is there and need only be taken; 0 while it is not."""

@@ -9,6 +9,7 @@ thread writes each part, so nothing is locked:
   looks too rarely to see a phase of a millisecond; the worker sees them all.
 - the pulse, by the session thread. It stands still when the process is stopped or frozen, or when C code holds the GIL.
 - the garbage collection, by whichever thread collects.
+- the call, by whichever thread brings what the training thread waits for; it holds for the place whose count it bears.
 
 Behind the page, in the same memfd, lie the Python stacks that the worker dumps on DUMP_SIGNAL.
 """
@@ -36,6 +37,8 @@ _PULSE_AT, _PULSE = 256, struct.Struct("=qq")
 """When it last beat, and the longest recent pause between two beats."""
 _COLLECTION_AT, _COLLECTION = 320, struct.Struct("=qq")
 """Since when a full collection runs (0: none does), and how long all before took together."""
+_CALL_AT, _CALL = 384, struct.Struct("=QqQ")
+"""Count, since, count."""
 _EXPERIENCE_AT, _EXPERIENCE = 512, struct.Struct("=Qq")
 _PHASES = list(Phase)
 _INDEX = {phase: index for index, phase in enumerate(_PHASES)}
@@ -48,7 +51,7 @@ class Stamp:
 
     def __init__(self, fd: int | None = None) -> None:
         self._page = mmap.mmap(-1 if fd is None else fd, PAGE_BYTES)
-        self._count = _PLACE.unpack_from(self._page)[0]  # the agent's own stamp came before
+        self._count: int = _PLACE.unpack_from(self._page)[0]  # the agent's own stamp came before
         self._step = self._lane = -1
         self._index = _INDEX[Phase.START]
         self._since = time.monotonic_ns()
@@ -107,6 +110,16 @@ class Stamp:
             self._pauses.add(now - self._pulse)
         self._pulse = now
         _PULSE.pack_into(self._page, _PULSE_AT, now, self._pauses.longest)
+
+    @property
+    def count(self) -> int:
+        """Names the present place."""
+        return self._count
+
+    def call(self, count: int) -> None:
+        """Any thread: what the training thread waits for at that place is here. From now on it is its own fault if it does
+        not go on."""
+        _CALL.pack_into(self._page, _CALL_AT, count, time.monotonic_ns(), count)
 
     def watch_collections(self) -> None:
         """Full collections may take seconds, hold the GIL, and are nobody's fault."""
@@ -205,6 +218,8 @@ class Page:
         count, step, lane, phase, since, collected_before, aside, aside_since, at_most_s, _ = fields
         pulse, longest_pause = _PULSE.unpack_from(self._page, _PULSE_AT)
         collecting, collected = _COLLECTION.unpack_from(self._page, _COLLECTION_AT)
+        call = _CALL.unpack_from(self._page, _CALL_AT)
+        is_called = call[0] == call[2] == count and call == _CALL.unpack_from(self._page, _CALL_AT)
         what = _PHASES[int(phase)]
         experience = {}
         for index, known in enumerate(_PHASES):
@@ -228,6 +243,7 @@ class Page:
             longest_pause_s=longest_pause / 1e9,
             collecting_since_s=collecting / 1e9,
             experience=experience,
+            called_s=call[1] / 1e9 if is_called else 0.0,
         )
 
 

@@ -83,7 +83,7 @@ class Driver:
                     if isinstance(effect, Abort | Form | Tell):
                         events.extend(self.link.perform(effect))
                     else:
-                        self._work.put(effect)
+                        self._hand(effect)
 
     def pushed(self, roster: Roster) -> None:
         if roster.version > self.attendance.seen:
@@ -94,7 +94,11 @@ class Driver:
         self.tell(StopAsked())
 
     def refused(self, why: str, is_lost: bool) -> None:
-        self._work.put(Leave(why=why, fault="refused" if is_lost else "evicted"))
+        self._hand(Leave(why=why, fault="refused" if is_lost else "evicted"))
+
+    def _hand(self, work: Work) -> None:
+        self.stamp.call(self.stamp.count)  # first: once it has the work, the training thread may be in its next wait
+        self._work.put(work)
 
     # The training thread
 

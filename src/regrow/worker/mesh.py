@@ -63,7 +63,7 @@ class Mesh:
         return group
 
     def serve(self, effect: Serve, offer: Offer, views: list[memoryview]) -> None:
-        self._session.wait(self._session.donor.serve(effect.version, effect.joiners, offer, views))
+        self._session.wait_called(self._session.donor.serve(effect.version, effect.joiners, offer, views))
 
     def fetch(self, effect: Fetch) -> Received:
         with self._lock:

@@ -103,9 +103,13 @@ class Session:
         """Run a coroutine on the session's loop and wait for it, on another thread."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+    def wait_called(self, work: Coroutine[Any, Any, T]) -> T:
+        """As wait, on the training thread: the stamp says when it need not wait any longer."""
+        return self._calling(work).result()
+
     def wait_while(self, version: Version, work: Coroutine[Any, Any, T]) -> T:
-        """As wait, but PeerError once this version's roster is over."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        """As wait_called, but PeerError once this version's roster is over."""
+        future = self._calling(work)
         self._waits[version] = future
         try:
             return future.result()
@@ -113,6 +117,12 @@ class Session:
             raise PeerError(f"roster {version} is over") from error
         finally:
             self._waits.pop(version, None)
+
+    def _calling(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        count = self._stamp.count
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future.add_done_callback(lambda _: self._stamp.call(count))
+        return future
 
     def call(self, work: Callable[[], object]) -> None:
         """Run on the session's loop, soon, without waiting."""
