@@ -23,7 +23,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 test-all: test
 	$(BIN)/python -m regrow.sim --seeds 0:100000 --jobs 2 --faults 20
