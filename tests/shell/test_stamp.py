@@ -61,19 +61,22 @@ def test_a_torn_stamp_is_passed_over(page) -> None:
     stamp = Stamp(page.fd)
     stamp.enter(Phase.MICROBATCH, 7, 2)
     page.read()
-    stamps._PLACE.pack_into(stamp._page, 0, 99, 8, 8, 1, 0, 0, -1, 0, 0.0, 98)  # its writer died in the middle
+    for at, word in enumerate((99, 8, 8, 1, 0)):  # its writer died in the middle
+        stamp._words[at] = word
     assert page.read().place == Place(step=7, lane=2, phase="microbatch")
 
 
 def test_no_read_is_torn_while_another_process_writes(page) -> None:
-    """Step and lane are always written alike: a mixture would show."""
+    """Step and lane are always written alike, and nothing is ever zero: a mixture would show, and so would an empty page."""
+    before = time.monotonic()
     writer = multiprocessing.get_context("fork").Process(target=_scribble, args=(page.fd,))
     writer.start()
     seen = set()
     while writer.is_alive():
         stamped = page.read()
         if stamped.place.step is not None:
-            assert stamped.place.step == stamped.place.lane
+            assert stamped.place == Place(step=stamped.place.lane, lane=stamped.place.lane, phase="microbatch")
+            assert stamped.since_s > before and stamped.pulse_s > before
             seen.add(stamped.place.step)
     writer.join()
     assert len(seen) > 10, "the reader saw the writer at work"
@@ -81,7 +84,8 @@ def test_no_read_is_torn_while_another_process_writes(page) -> None:
 
 def _scribble(fd: int) -> None:
     stamp = Stamp(fd)
-    for number in range(200_000):
+    for number in range(1, 200_000):
+        stamp.pulse()
         stamp.enter(Phase.MICROBATCH, number, number)
 
 

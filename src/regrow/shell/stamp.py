@@ -30,16 +30,19 @@ PAGE_BYTES = 4096
 DUMP_SIGNAL = signal.SIGRTMIN + 8
 """A real-time signal: scripts and schedulers use SIGUSR1 and SIGUSR2 for their own purposes."""
 
-_PLACE = struct.Struct("=QqqqqqqqdQ")
-"""count, step, lane, phase, since, collected before, phase aside (-1: none), since, at_most_s, count."""
-_NAME_AT, _NAME_BYTES = 128, 64
-_PULSE_AT, _PULSE = 256, struct.Struct("=qq")
+# Words of the page, eight bytes each. The worker writes word by word, in order: a store of one is never seen half done.
+# (struct.pack_into is no way to write here: it fills with zeros first, and a reader may come between.)
+_PLACE = 10
+"""Count, step, lane, phase, since, collected before, phase aside (-1: none), since, at most, count. Times in nanoseconds."""
+_PULSE = 32
 """When it last beat, and the longest recent pause between two beats."""
-_COLLECTION_AT, _COLLECTION = 320, struct.Struct("=qq")
+_COLLECTION = 40
 """Since when a full collection runs (0: none does), and how long all before took together."""
-_CALL_AT, _CALL = 384, struct.Struct("=QqQ")
+_CALL = 48
 """Count, since, count."""
-_EXPERIENCE_AT, _EXPERIENCE = 512, struct.Struct("=Qq")
+_EXPERIENCE = 64
+"""Of each phase: how often completed, and the longest of the recent ones."""
+_NAME_AT, _NAME_BYTES = 128, 64
 _PHASES = list(Phase)
 _INDEX = {phase: index for index, phase in enumerate(_PHASES)}
 _RECENT = 32
@@ -50,8 +53,8 @@ class Stamp:
     """The worker's end. Without a descriptor (a job of one) nobody reads it, and nothing else differs."""
 
     def __init__(self, fd: int | None = None) -> None:
-        self._page = mmap.mmap(-1 if fd is None else fd, PAGE_BYTES)
-        self._count: int = _PLACE.unpack_from(self._page)[0]  # the agent's own stamp came before
+        self._map(fd)
+        self._count = self._words[0]  # the agent's own stamp came before
         self._step = self._lane = -1
         self._index = _INDEX[Phase.START]
         self._since = time.monotonic_ns()
@@ -72,7 +75,9 @@ class Stamp:
             index = self._index
             recent = self._recent[index]
             recent.add(now - self._since - self._collected + self._collected_before)
-            _EXPERIENCE.pack_into(self._page, _EXPERIENCE_AT + index * 16, recent.completed, recent.longest)
+            at = _EXPERIENCE + 2 * index
+            self._words[at + 1] = recent.longest
+            self._words[at] = recent.completed
         if step is not None:
             self._step = step
         self._lane = -1 if lane is None else lane
@@ -101,7 +106,11 @@ class Stamp:
 
     def _detach(self) -> None:
         """In a child of the script (a data worker): it shares the page, and is not the one who writes there."""
-        self._page = mmap.mmap(-1, PAGE_BYTES)
+        self._map(None)
+
+    def _map(self, fd: int | None) -> None:
+        self._page = mmap.mmap(-1 if fd is None else fd, PAGE_BYTES)
+        self._words = memoryview(self._page).cast("q")
 
     def pulse(self) -> None:
         """The session thread is alive. Some twenty times a second."""
@@ -109,7 +118,8 @@ class Stamp:
         if self._pulse:
             self._pauses.add(now - self._pulse)
         self._pulse = now
-        _PULSE.pack_into(self._page, _PULSE_AT, now, self._pauses.longest)
+        self._words[_PULSE] = now
+        self._words[_PULSE + 1] = self._pauses.longest
 
     @property
     def count(self) -> int:
@@ -119,7 +129,9 @@ class Stamp:
     def call(self, count: int) -> None:
         """Any thread: what the training thread waits for at that place is here. From now on it is its own fault if it does
         not go on."""
-        _CALL.pack_into(self._page, _CALL_AT, count, time.monotonic_ns(), count)
+        words = self._words
+        words[_CALL + 1] = time.monotonic_ns()
+        words[_CALL] = words[_CALL + 2] = count
 
     def watch_collections(self) -> None:
         """Full collections may take seconds, hold the GIL, and are nobody's fault."""
@@ -134,27 +146,25 @@ class Stamp:
         elif self._collecting_since:
             self._collected += now - self._collecting_since
             self._collecting_since = 0
-        _COLLECTION.pack_into(self._page, _COLLECTION_AT, self._collecting_since, self._collected)
+        self._words[_COLLECTION + 1] = self._collected
+        self._words[_COLLECTION] = self._collecting_since
 
     def _name(self, name: bytes) -> None:
         self._page[_NAME_AT : _NAME_AT + _NAME_BYTES] = name[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
 
     def _write(self) -> None:
+        words = self._words
         self._count = count = self._count + 1
-        _PLACE.pack_into(
-            self._page,
-            0,
-            count,
-            self._step,
-            self._lane,
-            self._index,
-            self._since,
-            self._collected_before,
-            self._aside,
-            self._aside_since,
-            self._at_most_s,
-            count,
-        )
+        words[0] = count
+        words[1] = self._step
+        words[2] = self._lane
+        words[3] = self._index
+        words[4] = self._since
+        words[5] = self._collected_before
+        words[6] = self._aside
+        words[7] = self._aside_since
+        words[8] = int(self._at_most_s * 1e9)
+        words[9] = count
 
 
 class _Recent:
@@ -189,8 +199,8 @@ class Page:
         os.lseek(self.fd, PAGE_BYTES, os.SEEK_SET)  # shared with the worker: its stacks are written from here on
         self._page = mmap.mmap(self.fd, PAGE_BYTES)
         # Whoever hangs before it can stamp hangs in its start-up.
-        start = (1, -1, -1, _INDEX[Phase.START], time.monotonic_ns(), 0, -1, 0, 0.0, 1)
-        _PLACE.pack_into(self._page, 0, *start)
+        start = (1, -1, -1, _INDEX[Phase.START], time.monotonic_ns(), 0, -1, 0, 0, 1)
+        self._page[: 8 * _PLACE] = struct.pack("=10q", *start)  # before the worker exists
         self._last = self._stamped(start, b"")
 
     def read(self) -> Stamped:
@@ -198,8 +208,8 @@ class Page:
         page = self._page
         for _ in range(3):
             bytes_ = page[: _NAME_AT + _NAME_BYTES]
-            fields = _PLACE.unpack_from(bytes_)
-            if fields[0] == fields[-1] and page[: _PLACE.size] == bytes_[: _PLACE.size]:
+            fields = struct.unpack_from("=10q", bytes_)
+            if fields[0] == fields[-1] and page[: 8 * _PLACE] == bytes_[: 8 * _PLACE]:
                 self._last = self._stamped(fields, bytes_[_NAME_AT:])
                 break
         return self._last
@@ -214,31 +224,34 @@ class Page:
         self._page.close()
         os.close(self.fd)
 
-    def _stamped(self, fields: tuple[float, ...], name: bytes) -> Stamped:
-        count, step, lane, phase, since, collected_before, aside, aside_since, at_most_s, _ = fields
-        pulse, longest_pause = _PULSE.unpack_from(self._page, _PULSE_AT)
-        collecting, collected = _COLLECTION.unpack_from(self._page, _COLLECTION_AT)
-        call = _CALL.unpack_from(self._page, _CALL_AT)
-        is_called = call[0] == call[2] == count and call == _CALL.unpack_from(self._page, _CALL_AT)
-        what = _PHASES[int(phase)]
+    def _words(self, at: int, count: int) -> tuple[int, ...]:
+        return struct.unpack_from(f"={count}q", self._page, 8 * at)
+
+    def _stamped(self, fields: tuple[int, ...], name: bytes) -> Stamped:
+        count, step, lane, phase, since, collected_before, aside, aside_since, at_most, _ = fields
+        pulse, longest_pause = self._words(_PULSE, 2)
+        collecting, collected = self._words(_COLLECTION, 2)
+        call = self._words(_CALL, 3)
+        is_called = call[0] == call[2] == count and call == self._words(_CALL, 3)
+        what = _PHASES[phase]
         experience = {}
         for index, known in enumerate(_PHASES):
-            completed, longest = _EXPERIENCE.unpack_from(self._page, _EXPERIENCE_AT + index * 16)
+            completed, longest = self._words(_EXPERIENCE + 2 * index, 2)
             if completed:
                 experience[known] = Experience(completed=completed, longest_s=longest / 1e9)
         return Stamped(
             place=Place(
-                step=int(step) if step >= 0 else None,
-                lane=int(lane) if lane >= 0 else None,
-                phase=(_PHASES[int(aside)] if aside >= 0 else what).value,
+                step=step if step >= 0 else None,
+                lane=lane if lane >= 0 else None,
+                phase=(_PHASES[aside] if aside >= 0 else what).value,
             ),
             phase=what,
-            count=int(count),
+            count=count,
             since_s=(since + max(0, collected - collected_before)) / 1e9,
-            aside=_PHASES[int(aside)] if aside >= 0 else None,
+            aside=_PHASES[aside] if aside >= 0 else None,
             aside_since_s=aside_since / 1e9,
             name=name.rstrip(b"\0").decode("utf-8", "replace"),
-            at_most_s=at_most_s,
+            at_most_s=at_most / 1e9,
             pulse_s=pulse / 1e9,
             longest_pause_s=longest_pause / 1e9,
             collecting_since_s=collecting / 1e9,
