@@ -23,9 +23,10 @@ lint: setup
 	$(BIN)/lint-imports
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 -m "not matrix"
 
 test-all: test
+	$(BIN)/pytest -n 2 -m matrix
 	$(BIN)/python -m regrow.sim --seeds 0:100000 --jobs 2 --faults 20
 	$(BIN)/regrow soak --minutes 10
 

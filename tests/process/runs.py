@@ -9,8 +9,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 from regrow.cli.run_dir import RunDir
 from regrow.cli.why import gather
@@ -19,11 +22,17 @@ from regrow.core.order import Plan
 from regrow.core.records import Committed, Departed, Fact, LaneComputed, RosterMade, WorkerExited, WorkerStarted
 from regrow.shell.journal import read
 
+T = TypeVar("T")
 HERE = Path(__file__).parent
 TINY = HERE / "tiny.py"
 LANES = 6
 DEADLINE_S = 120.0
 REGROW = [str(Path(sys.executable).parent / "regrow")]
+
+
+def sparse(cases: Sequence[T], step: int) -> list[object]:
+    """Every so many of these cases in `make test`, all of them in `make test-all`."""
+    return [case if at % step == 0 else pytest.param(case, marks=pytest.mark.matrix) for at, case in enumerate(cases)]
 
 
 def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> object:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from coordinators import Coordinator
-from runs import REGROW, TINY, Run, prove, wait_for
+from runs import REGROW, TINY, Run, prove, sparse, wait_for
 from test_ends import ENDLESS, prove_stopped, under_way
 
 from regrow.core.records import (
@@ -175,7 +175,7 @@ ATTACKS = [
 ]
 
 
-@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", sparse(ATTACKS, 4), ids=lambda attack: attack.name)
 def test_killed_there_it_comes_back_and_the_weights_are_the_same(
     attack: Attack, coordinator: Coordinator, begin: Callable[..., Run], digests: list[str]
 ) -> None:
@@ -230,6 +230,7 @@ def test_killed_at_random_while_members_die_and_join(
     assert coordinator.wait() == 130, coordinator.output
 
 
+@pytest.mark.matrix
 def test_killed_while_workers_start(coordinator: Coordinator, begin: Callable[..., Run], reference: str) -> None:
     coordinator.start()
     run = begin("--replicas", "3", script_args=())
@@ -255,6 +256,7 @@ def test_the_job_reaches_its_end_while_the_coordinator_is_away(
     finish(run, coordinator, digests[STEPS], deaths=Counter(), steps=STEPS)
 
 
+@pytest.mark.matrix
 def test_an_order_to_kill_outlives_the_coordinator(
     coordinator: Coordinator, begin: Callable[..., Run], digests: list[str]
 ) -> None:
@@ -269,6 +271,7 @@ def test_an_order_to_kill_outlives_the_coordinator(
     assert ended == [("r1.0", "was ended: an earlier coordinator gave it up")], run.story()
 
 
+@pytest.mark.matrix
 def test_ctrl_c_while_it_is_away_is_heard_when_it_is_back(
     coordinator: Coordinator, begin: Callable[..., Run], digests: list[str]
 ) -> None:
@@ -307,6 +310,7 @@ def test_a_second_ctrl_c_ends_everything_though_the_coordinator_is_away(
     assert "`regrow run` is gone, and no replica was heard for 3 s" in coordinator.output
 
 
+@pytest.mark.matrix
 def test_a_second_ctrl_c_is_the_end_for_the_coordinator_too(coordinator: Coordinator, begin: Callable[..., Run]) -> None:
     coordinator.start()
     run = begin("--replicas", "2", "--fault", "r1:reduce:step=3:hang", script_args=())
@@ -337,6 +341,7 @@ def test_kill_9_of_regrow_run_is_the_end(is_away: bool, coordinator: Coordinator
     assert run.status()["state"] == "state-lost"
 
 
+@pytest.mark.matrix
 def test_a_coordinator_that_was_stopped_for_longer_than_a_lease_evicts_nobody(
     coordinator: Coordinator, begin: Callable[..., Run], digests: list[str]
 ) -> None:
@@ -364,6 +369,7 @@ def test_sigterm_sends_the_coordinator_away_and_the_job_stays(
     finish(run, coordinator, digests[STEPS], deaths=Counter(), steps=STEPS)
 
 
+@pytest.mark.matrix
 def test_a_coordinator_without_a_job_is_sent_away_and_comes_back(
     coordinator: Coordinator, begin: Callable[..., Run], reference: str
 ) -> None:
@@ -377,6 +383,7 @@ def test_a_coordinator_without_a_job_is_sent_away_and_comes_back(
     finish(run, coordinator, reference, deaths=Counter(), steps=8)
 
 
+@pytest.mark.matrix
 def test_another_jobs_coordinator_at_its_address_disturbs_nobody(
     coordinator: Coordinator, begin: Callable[..., Run], digests: list[str], tmp_path: Path
 ) -> None:
