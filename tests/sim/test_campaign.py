@@ -7,6 +7,9 @@ from regrow.sim.__main__ import main
 from regrow.sim.campaign import campaign
 from regrow.sim.world import simulate
 
+POISONED = {6: "finished", 7: "failed"}
+"""Of every eight jobs two have a lane that kills whoever computes it: one skips it, one halts."""
+
 
 def test_two_thousand_jobs_with_some_faults() -> None:
     tally = campaign(range(2000), faults=6, jobs=2)
@@ -23,10 +26,15 @@ def test_five_hundred_jobs_with_many_faults() -> None:
 
 def test_an_undisturbed_job_finishes() -> None:
     """It may re-form at its very end: late words of having left look like a last boundary that broke for some."""
-    for seed in range(50):
+    for seed in [seed for seed in range(60) if seed % 8 not in POISONED]:
         report = simulate(seed, faults=0)
         assert (report.outcome, report.faults) == ("finished", ())
         assert report.rosters <= 5
+
+
+def test_a_poisoned_lane_is_skipped_or_halts_the_job() -> None:
+    for seed in [seed for seed in range(60) if seed % 8 in POISONED]:
+        assert simulate(seed, faults=0).outcome == POISONED[seed % 8], seed
 
 
 def test_a_seed_tells_one_story() -> None:
