@@ -109,16 +109,7 @@ class Run:
 
     def processes(self) -> dict[int, str]:
         """Every living process that this job started, directly or not, with its command line."""
-        found: dict[int, str] = {}
-        for folder in Path("/proc").iterdir():
-            try:
-                if not folder.name.isdigit() or self._mark not in (folder / "environ").read_bytes().split(b"\0"):
-                    continue
-                if (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-        return found
+        return marked(self._mark)
 
     def warm_pids(self) -> set[int]:
         """Warm parents: workers are forked from them and share their command line, but lead sessions of their own."""
@@ -168,6 +159,20 @@ class Run:
     def story(self) -> str:
         rows = [f"{process.who}: {line.what}" for process in read(self.folder / "journal") for line in process.lines]
         return "\n".join([self.output[-6000:], *rows[-120:]])
+
+
+def marked(mark: bytes) -> dict[int, str]:
+    """Every living process with this in its environment, with its command line."""
+    found: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        try:
+            if not folder.name.isdigit() or mark not in (folder / "environ").read_bytes().split(b"\0"):
+                continue
+            if (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue
+    return found
 
 
 def _descriptors(pid: int) -> list[str]:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from runs import DEADLINE_S, REGROW, wait_for
+from runs import DEADLINE_S, REGROW, marked, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -39,19 +39,8 @@ class Soak:
     def output(self) -> str:
         return self.log.read_text(errors="replace")
 
-    def processes(self) -> list[int]:
-        found = []
-        for folder in Path("/proc").iterdir():
-            try:
-                is_ours = folder.name.isdigit() and self._mark in (folder / "environ").read_bytes().split(b"\0")
-                if is_ours and (folder / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                    found.append(int(folder.name))
-            except (FileNotFoundError, ProcessLookupError, PermissionError):
-                continue
-        return found
-
     def wait_nothing_left(self) -> None:
-        wait_for(lambda: not self.processes(), "every process to be gone", 20.0)
+        wait_for(lambda: not marked(self._mark), "every process to be gone", 20.0)
 
     def wait_under_way(self) -> None:
         wait_for(lambda: re.search(r" s: step [1-9]", self.output) or self.process.poll() is not None, "a step")

@@ -1,4 +1,4 @@
-"""A worker's door: what the agent tells it through the environment. Read once, here; nothing else reads os.environ."""
+"""A worker's door: what the agent tells it through the environment. Read once, here; nothing else in a worker reads it."""
 
 from collections.abc import Mapping
 from pathlib import Path

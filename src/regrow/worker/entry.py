@@ -48,13 +48,14 @@ def run_script(script: str, argv: list[str]) -> int:
         code = _end_of(script)
     except SystemExit as leaving:
         code = _code(leaving) or _end_of(script)
-    except PoisonError as error:
-        # Left in good order, and everyone with it: it is the job that failed, and `regrow run` says so.
-        print(f"regrow: {error}", file=sys.stderr)
-        code = 0
     except BaseException as error:  # the edge of the process: whatever the script raised is recorded and reported
-        _report(place, error, script)
-        code = 1
+        if isinstance(error, PoisonError) and job.current is not None and job.current.ended:
+            # Left in good order, and everyone with it: it is the job that failed, and `regrow run` says so.
+            print(f"regrow: {error}", file=sys.stderr)
+            code = 0
+        else:
+            _report(place, error, script)
+            code = 1
     place.session.flush(FLUSH_S)
     return code
 

@@ -61,7 +61,7 @@ def main() -> NoReturn:
     gc.collect()
     gc.freeze()
     _die_with_parent(0)
-    parent = _WarmParent(control, agent_pid, entry)
+    parent = _WarmParent(control, agent_pid, os.environ["REGROW_JOB"], entry)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         control.send(msgspec.json.encode(Answer(what="ready", pid=os.getpid())))
         parent.serve()
@@ -70,8 +70,9 @@ def main() -> NoReturn:
 
 
 class _WarmParent:
-    def __init__(self, control: socket.socket, agent_pid: int, entry: object) -> None:
+    def __init__(self, control: socket.socket, agent_pid: int, job: str, entry: object) -> None:
         self._control = control
+        self._job = job
         self._agent_pid = agent_pid
         self._entry = entry
         self._workers: set[int] = set()
@@ -95,7 +96,7 @@ class _WarmParent:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
         killed: set[int] = set()
-        while strays := _of_job(os.environ["REGROW_JOB"]) - killed:  # again: one may have started another while we looked
+        while strays := _of_job(self._job) - killed:  # again: one may have started another while we looked
             killed |= strays
             for pid in strays:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
