@@ -16,9 +16,13 @@ from regrow.core.roster import Halt, Member, Roster, Suspect, at_home
 CELL = Cell(0, 2)
 
 
-def dies_in_lane(desk: Desk, member: Member, cell: Cell = CELL) -> list[MembershipEffect]:
-    place = Place(step=cell.step, lane=cell.lane, phase="microbatch")
-    return desk._take(Died(now=desk.now, member=member, how="was killed", clean=False, place=place))
+def dies_in_lane(desk: Desk, member: Member, struck: bool = False) -> list[MembershipEffect]:
+    place = Place(step=CELL.step, lane=CELL.lane, phase="microbatch")
+    return desk._take(Died(now=desk.now, member=member, how="was killed", clean=False, place=place, struck=struck))
+
+
+def is_poison(effects: list[MembershipEffect]) -> bool:
+    return any(isinstance(effect, Poisoned) for effect in effects)
 
 
 def shares(board: Roster, *table) -> dict[str, tuple[tuple[Node, ...], tuple[int, ...]]]:
@@ -30,7 +34,7 @@ def shares(board: Roster, *table) -> dict[str, tuple[tuple[Node, ...], tuple[int
 def test_a_lane_somebody_died_in_is_suspect_and_forgotten_once_passed() -> None:
     desk = Desk().founded()
     (made,) = rosters(dies_in_lane(desk, A))
-    assert made.suspects == (Suspect(cell=CELL, replicas=("r0",)),) and made.skips == ()
+    assert made.suspects == (Suspect(cell=CELL, dead=(A,)),) and made.skips == ()
     desk.hears(*(Entered(member=m, version=made.version, step=1) for m in (B, C)))
     (made,) = rosters(desk.sees_dead(C))
     assert made.suspects == ()
@@ -43,6 +47,16 @@ def test_the_same_replica_twice_is_no_poison() -> None:
     desk.hears(*(Entered(member=m, version=desk.machine.version, step=0) for m in (B, C)), join(again))
     effects = dies_in_lane(desk, again)
     assert not [e for e in effects if isinstance(e, Poisoned)] and rosters(effects)[0].suspects[0].replicas == ("r0",)
+
+
+@pytest.mark.parametrize("struck", [(True, True, True), (True, False, False), (False, True, False), (False, True, True)])
+def test_one_kill_from_outside_is_not_counted(struck: tuple[bool, bool, bool]) -> None:
+    desk = Desk().founded()
+    assert not is_poison(dies_in_lane(desk, A, struck[0]))
+    assert not is_poison(dies_in_lane(desk, A, struck[0])), "told again"
+    assert not is_poison(dies_in_lane(desk, B, struck[1]))
+    back = Desk(desk.saved, now=desk.now)
+    assert is_poison(dies_in_lane(back, C, struck[2])), "the coordinator forgot who died"
 
 
 def test_two_replicas_make_it_poison_and_the_job_halts_in_good_order() -> None:
@@ -73,7 +87,7 @@ def test_a_hang_in_a_lane_counts_like_a_death_in_it() -> None:
     desk = Desk().founded()
     place = Place(step=CELL.step, lane=CELL.lane, phase="microbatch")
     (made,) = rosters(desk._take(Hung(now=desk.now, member=A, why="hangs", place=place)))
-    assert made.suspects == (Suspect(cell=CELL, replicas=("r0",)),)
+    assert made.suspects == (Suspect(cell=CELL, dead=(A,)),)
     assert [e for e in dies_in_lane(desk, B) if isinstance(e, Poisoned)]
 
 
@@ -106,7 +120,7 @@ def test_the_samples_of_a_lane_follow_from_the_contract() -> None:
 
 
 def test_a_suspect_goes_to_one_member_that_computes_nothing_else() -> None:
-    board = msgspec.structs.replace(roster(A, B, C), suspects=(Suspect(cell=Cell(5, 1), replicas=("r0",)),))
+    board = msgspec.structs.replace(roster(A, B, C), suspects=(Suspect(cell=Cell(5, 1), dead=(A,)),))
     told = shares(board, says(A, held=()), says(B, held=(Node(3, 4),)), says(C, held=()))
     assert told["r2.0"] == ((), (1,)), "not r0, which died of it; not r1, which would lose a lane"
     assert told["r0.0"][1] + told["r1.0"][1] == (0, 2)

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from regrow.cli.run_dir import RunDir
 from regrow.cli.why import gather
 from regrow.core.lanes import lanes_in
 from regrow.core.order import Plan
+from regrow.core.progress import Phase
 from regrow.core.records import Committed, Departed, Fact, LaneComputed, RosterMade, WorkerExited, WorkerStarted
 from regrow.shell.journal import read
 
@@ -43,6 +45,13 @@ def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEA
             raise AssertionError(f"waited {deadline_s:g} s in vain for {what}")
         time.sleep(0.005)
     return found
+
+
+def phase(pid: int) -> Phase:
+    """Where a worker's training thread is, by its stamp."""
+    page = next(fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(fd).startswith("/memfd:regrow-"))
+    with page.open("rb") as file:
+        return list(Phase)[struct.unpack("=4q", file.read(32))[3]]
 
 
 class Run:

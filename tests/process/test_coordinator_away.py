@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import pytest
 from coordinators import Coordinator
-from runs import REGROW, TINY, Run, prove, sparse, wait_for
+from runs import REGROW, TINY, Run, phase, prove, sparse, wait_for
 from test_ends import ENDLESS, prove_stopped, under_way
 
+from regrow.core.progress import Phase
 from regrow.core.records import (
     Committed,
     GroupsBroke,
@@ -131,7 +132,7 @@ def test_whoever_does_not_take_the_roster_it_waited_for_is_replaced(
     pids = run.pids()
     coordinator.kill()
     os.kill(pids["r2.0"], signal.SIGKILL)
-    wait_for(lambda: {who for who, _ in run.facts(GroupsBroke)} >= {"r0.0", "r1.0"}, "both survivors to notice")
+    wait_for(lambda: phase(pids["r1.0"]) is Phase.WAIT, "r1 to wait for a roster")
     os.kill(pids["r1.0"], signal.SIGUSR1)
     coordinator.start()
     finish(run, coordinator, digests[STEPS], deaths=Counter(["r2"]), steps=STEPS)

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from regrow.agent.exits import Exit, describe, exit_code
+from regrow.agent.exits import Exit, describe, exit_code, is_kill
 from regrow.agent.lookout import Lookout, Watched
 from regrow.agent.oom import OomWatch
 from regrow.agent.reaper import Reaper
@@ -305,9 +305,9 @@ class Agent:
         self._undead.pop(worker.pid, None)
         starved = self._oom.ended(worker.pid, status, is_ours=worker.doom is not None)
         if starved is not None:
-            self._gone(worker, starved.how, None, starved.memory)
+            self._gone(worker, starved.how, None, memory=starved.memory)
         else:
-            self._gone(worker, how, exit_code(status))
+            self._gone(worker, how, exit_code(status), struck=worker.doom is None and is_kill(status))
         if self._warm is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._warm.order(Order(do="forget", pid=worker.pid))
@@ -323,7 +323,9 @@ class Agent:
                 doom = f"was ended before it started: {worker.doom}" if worker.doom else "was lost while starting"
                 self._gone(worker, doom, None)
 
-    def _gone(self, worker: _Worker, how: str, code: int | None, memory: Memory | None = None) -> None:
+    def _gone(
+        self, worker: _Worker, how: str, code: int | None, *, memory: Memory | None = None, struck: bool = False
+    ) -> None:
         if self._workers.pop(worker.member, None) is None:
             return
         if worker.timer is not None:
@@ -335,7 +337,7 @@ class Agent:
         clean = code == 0
         fact = WorkerExited(member=worker.member, pid=pid, how=how, clean=clean, cause=cause, place=place, memory=memory)
         self._journal.write(fact)
-        self._report(Exit(member=worker.member, how=how, clean=clean, code=code, place=place))
+        self._report(Exit(member=worker.member, how=how, clean=clean, code=code, place=place, struck=struck))
         if worker.page is not None:
             worker.page.close()
         if worker.output is not None:

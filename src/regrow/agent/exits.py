@@ -30,6 +30,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """None when a signal ended it, or when it never ran."""
     place: Place | None = None
     """Where it was last seen, by its own stamp; None when it was never launched."""
+    struck: bool = False
+    """By a SIGKILL that nothing explains: this agent did not send it, and there was memory enough."""
 
 
 def describe(status: int) -> str:
@@ -42,6 +44,10 @@ def describe(status: int) -> str:
     except ValueError:
         return f"killed by signal {number}"  # a real-time signal: the enum names only the first and the last
     return _NICKNAMES.get(name, f"killed by {name.name}")
+
+
+def is_kill(status: int) -> bool:
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
 
 
 def exit_code(status: int) -> int | None:

@@ -11,13 +11,13 @@ import ctypes
 import os
 import platform
 import re
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from regrow.agent.exits import is_kill
 from regrow.core.memory import Memory
 from regrow.shell.memory import Cgroup, cgroup_of, host_kills, measure
 
@@ -74,7 +74,7 @@ class OomWatch:
     def ended(self, pid: int, status: int, is_ours: bool) -> OomKill | None:
         """While it is still a zombie. `is_ours`: this agent killed it itself."""
         cgroup = self._cgroups.pop(pid, None)
-        if is_ours or not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+        if is_ours or not is_kill(status):
             return None
         name, kills = self._count(cgroup)
         self._read_log()

@@ -219,9 +219,15 @@ class Launcher:
             return
         if not exit.clean:
             self._terminal.say(f"{exit.member} {exit.how}")
-        never_joined = exit.code == NEVER_JOINED
         self._coordination.report(
-            Exited(member=exit.member, how=exit.how, clean=exit.clean, place=exit.place, never_joined=never_joined)
+            Exited(
+                member=exit.member,
+                how=exit.how,
+                clean=exit.clean,
+                place=exit.place,
+                struck=exit.struck,
+                never_joined=exit.code == NEVER_JOINED,
+            )
         )
 
     def _accused(self, verdict: Hang | Stall) -> None:

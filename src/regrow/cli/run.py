@@ -143,7 +143,7 @@ _HANGS = HangConfig()
     default=2,
     show_default=True,
     metavar="N",
-    help="So many different replicas dead in the same lane of the same step make it poison.",
+    help="So many different replicas dead in one lane of one step make it poison. One unexplained SIGKILL is not counted.",
 )
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
 @click.argument("script", type=click.Path(path_type=Path))

@@ -147,8 +147,8 @@ class Server:
     def report(self, report: Report) -> None:
         """What the agent saw or was told. It may be told again."""
         match report:
-            case Exited(member=member, how=how, clean=clean, place=place, never_joined=stray):
-                self._died(Died(now=_now(), member=member, how=how, clean=clean, place=place, never_joined=stray))
+            case Exited():
+                self._died(Died(now=_now(), **msgspec.structs.asdict(report)))
             case HangSeen(member=member, why=why, place=place):
                 self._feed(Hung(now=_now(), member=member, why=why, place=place))
             case StallSeen(why=why):

@@ -331,7 +331,7 @@ class Membership:
             self._await_others(died.now)
         elif is_seated:
             if not was_given_up:
-                effects += self._blame(member, died.place)
+                effects += self._blame(member, died.place, died.struck)
             effects += self._issue(f"died-{member}", f"{member} {died.how}")
             if self._halt is not None and not self._over:
                 effects += self._end_begins()
@@ -343,7 +343,7 @@ class Membership:
             return effects
         return effects + self._restart(died)
 
-    def _blame(self, member: Member, place: Place | None) -> list[MembershipEffect]:
+    def _blame(self, member: Member, place: Place | None, struck: bool = False) -> list[MembershipEffect]:
         """Was it the lane that it died in?"""
         if place is None or place.step is None or place.lane is None:
             place = self._raises.place_of(member)
@@ -352,7 +352,7 @@ class Membership:
         cell = Cell(place.step, place.lane)
         if cell in self._skips or self._halt is not None or cell.step < self._floor:
             return []  # old news: deaths are reported again to a coordinator that came back
-        poison = self._suspicion.blame(cell, member.replica)
+        poison = self._suspicion.blame(cell, member, struck)
         if poison is None:
             return []
         samples = self._contract.samples(cell) if self._contract else ()

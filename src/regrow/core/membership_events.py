@@ -30,6 +30,8 @@ class Died(msgspec.Struct, frozen=True, kw_only=True):
     """Exit code 0."""
     place: Place | None = None
     """Where it was, by its own last stamp."""
+    struck: bool = False
+    """By a SIGKILL that nothing explains."""
     never_joined: bool = False
     """Its script ran to the end without a call of regrow.join()."""
 

@@ -177,6 +177,8 @@ class Exited(_Message, frozen=True, kw_only=True):
     """Exit code 0."""
     place: Place | None = None
     """Where it was, by its own last stamp."""
+    struck: bool
+    """By a SIGKILL that nothing explains."""
     never_joined: bool
     """Its script ran to the end without a call of regrow.join()."""
 

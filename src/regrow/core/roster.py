@@ -57,8 +57,14 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
     """A lane of a step that a replica died in."""
 
     cell: Cell
-    replicas: tuple[str, ...]
+    dead: tuple[Member, ...]
     """Those that died in it."""
+    struck: bool = False
+    """One of them by a SIGKILL that nothing explains."""
+
+    @property
+    def replicas(self) -> tuple[str, ...]:
+        return tuple(sorted({member.replica for member in self.dead}))
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,9 @@
 
 A lane of a step in which a replica died is suspect: it is retried last, alone on one replica, while another holds the state.
 When enough different replicas have died in it, it is poison: the samples are to blame, not the hosts.
+
+A SIGKILL that nothing here explains (no hang, no lack of memory) comes from outside, and whoever kills one replica may well
+kill the next one a moment later, in the very lane that it took over. One such death is therefore never counted.
 """
 
 from collections.abc import Iterable
@@ -9,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from regrow.core.lanes import Cell
-from regrow.core.roster import Suspect
+from regrow.core.roster import Member, Suspect
 
 _SHOWN = 32
 
@@ -31,21 +34,22 @@ class Suspicion:
 
     def __init__(self, enough: int, suspects: Iterable[Suspect] = ()) -> None:
         self._enough = enough
-        self._dead: dict[Cell, set[str]] = {suspect.cell: set(suspect.replicas) for suspect in suspects}
+        self._suspects: dict[Cell, Suspect] = {suspect.cell: suspect for suspect in suspects}
 
-    def blame(self, cell: Cell, replica: str) -> Poison | None:
-        """A replica died in this lane."""
-        dead = self._dead.setdefault(cell, set())
-        dead.add(replica)
-        if len(dead) < self._enough:
+    def blame(self, cell: Cell, member: Member, struck: bool) -> Poison | None:
+        """A member died in this lane. May be told again."""
+        known = self._suspects.get(cell, Suspect(cell=cell, dead=()))
+        dead = tuple(sorted({*known.dead, member}))
+        suspect = self._suspects[cell] = Suspect(cell=cell, dead=dead, struck=known.struck or struck)
+        if len(suspect.replicas) < self._enough or len(dead) - suspect.struck < self._enough:
             return None
-        del self._dead[cell]
-        return Poison(cell=cell, replicas=tuple(sorted(dead)))
+        del self._suspects[cell]
+        return Poison(cell=cell, replicas=suspect.replicas)
 
     def forget(self, below: int) -> None:
         """These steps are committed: whatever it was, it passed."""
-        self._dead = {cell: dead for cell, dead in self._dead.items() if cell.step >= below}
+        self._suspects = {cell: suspect for cell, suspect in self._suspects.items() if cell.step >= below}
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        return tuple(Suspect(cell=cell, replicas=tuple(sorted(dead))) for cell, dead in sorted(self._dead.items()))
+        return tuple(suspect for _, suspect in sorted(self._suspects.items()))

@@ -162,4 +162,4 @@ class Faults:
     def _kill(self, process: Process) -> None:
         if process.attendance.task is Task.GONE:
             self._world.referee.late_kills += 1
-        process.die("killed by signal 9")
+        process.die("killed by signal 9", struck=True)

@@ -156,7 +156,7 @@ class Agent:
         place = None
         if process.lane is not None:
             place = Place(step=process.lane.step, lane=process.lane.lane, phase="microbatch")
-            self._world.referee.died(process.member, process.lane)
+            self._world.referee.died(process.member, process.lane, struck=False)
         self._judge(Hung(now=0.0, member=process.member, why=_HANGS, place=place))
 
     def stall(self) -> None:
@@ -174,15 +174,15 @@ class Agent:
 
     # Reports
 
-    def reap(self, process: Process, how: str, clean: bool) -> None:
+    def reap(self, process: Process, how: str, clean: bool, struck: bool) -> None:
         place = None
         if process.lane is not None:
             place = Place(step=process.lane.step, lane=process.lane.lane, phase="microbatch")
-            self._world.referee.died(process.member, process.lane)
+            self._world.referee.died(process.member, process.lane, struck)
         cause = f"died-{process.member}"
         fact = WorkerExited(member=process.member, pid=0, how=how, clean=clean, cause=cause, place=place)
         self._world.referee.fact("agent", fact)
-        self._report(Died(now=0.0, member=process.member, how=how, clean=clean, place=place))
+        self._report(Died(now=0.0, member=process.member, how=how, clean=clean, place=place, struck=struck))
 
     def stop(self) -> None:
         self._report(None)

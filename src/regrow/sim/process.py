@@ -79,7 +79,7 @@ class Process:
         self._beat()
         self.answer(StepEntered())
 
-    def die(self, how: str, clean: bool = False) -> None:
+    def die(self, how: str, clean: bool = False, struck: bool = False) -> None:
         if not self.alive:
             return
         self.world.story.note(self.name, f"process ends: {how}")
@@ -87,7 +87,7 @@ class Process:
         self.exited_clean = clean
         self.wire.cut()
         self.world.groups.leave(self)
-        self.world.agent.reap(self, how, clean)
+        self.world.agent.reap(self, how, clean, struck)
 
     def hang(self, span_s: float) -> None:
         if self.alive and not self.hung:

@@ -42,7 +42,8 @@ class Referee:
         self._left_out: set[Member] = set()
         """Members some roster went on without."""
         self._restarts: dict[str, list[float]] = {}
-        self._died_in: dict[Cell, set[str]] = {}
+        self._died_in: dict[Cell, dict[Member, bool]] = {}
+        """Whether it was struck by chance."""
         self._poisoned: set[Cell] = set()
         self.raised = 0
         self.lost = 0
@@ -109,14 +110,18 @@ class Referee:
         )
         self.fact("coordinator", fact)
 
-    def died(self, member: Member, cell: Cell) -> None:
-        self._died_in.setdefault(cell, set()).add(member.replica)
+    def died(self, member: Member, cell: Cell, struck: bool) -> None:
+        died = self._died_in.setdefault(cell, {})
+        died[member] = died.get(member, True) and struck
 
     def poisoned(self, poisoned: Poisoned) -> None:
         cell, replicas = poisoned.poison.cell, poisoned.poison.replicas
         self._poisoned.add(cell)
-        if len(replicas) < 2 or not set(replicas) <= self._died_in.get(cell, set()):
-            self.fail("poison", f"{cell} is called poison of {replicas}, but {self._died_in.get(cell)} died in it")
+        died = self._died_in.get(cell, {})
+        if len(replicas) < 2 or not set(replicas) <= {member.replica for member in died}:
+            self.fail("poison", f"{cell} is called poison of {replicas}, but {list(died)} died in it")
+        if len(died) == 2 and any(died.values()):
+            self.fail("poison", f"{cell} is called poison of two deaths, one of them by chance")
 
     def computes(self, process: "Process", cell: Cell) -> None:
         """The last who holds the state must not compute a lane that somebody is known to have died in."""
