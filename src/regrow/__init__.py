@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from regrow.worker.job import Job, Strength
+    from regrow.worker.step import Step
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "PoisonError",
     "RegrowError",
     "StateError",
+    "Step",
     "Strength",
     "join",
 ]
@@ -70,7 +72,7 @@ def join(
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Job", "Strength"):
+    if name in ("Job", "Step", "Strength"):
         from regrow.worker import job
 
         return getattr(job, name)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from regrow.core.lanes import Node, children, cover, root
+from regrow.state.byproducts import Byproducts, Changed, Outcomes, packed
+from regrow.state.byproducts import Mean as Sum
 from regrow.state.gradient import Gradient, add_
 from regrow.state.layout import DTYPES, Layout
 
@@ -55,6 +57,7 @@ def random_case(seed: int, members: int) -> Case:
                 view[rng.randrange(view.numel())] = torch.tensor(
                     rng.choice(ODD_VALUES), dtype=torch.float64
                 )  # a bare 1e30 is refused by fp16
+        lane.byproducts = _byproducts(rng)
         lanes.append(lane)
     owners = [rng.randrange(members) for _ in range(count)]
     holdings = [list(cover(count, [lane for lane in range(count) if owners[lane] == m])) for m in range(members)]
@@ -69,6 +72,7 @@ class Mean:
     values: list[torch.Tensor | None]
     weight: float
     loss: float
+    byproducts: Byproducts
 
 
 def dumb_mean(case: Case) -> Mean:
@@ -78,22 +82,23 @@ def dumb_mean(case: Case) -> Mean:
         if node.size == 1:
             lane = case.lanes[node.start]
             values = [v if lane.present >> i & 1 else None for i, v in enumerate(lane.views)]
-            return Mean(values, lane.weight, lane.loss)
+            return Mean(values, lane.weight, lane.loss, lane.byproducts)
         left, right = (total(child) for child in children(node))
         pairs = zip(left.values, right.values, strict=True)
         values = [b if a is None else a if b is None else a + b for a, b in pairs]
-        return Mean(values, left.weight + right.weight, left.loss + right.loss)
+        return Mean(values, left.weight + right.weight, left.loss + right.loss, left.byproducts + right.byproducts)
 
     everything = total(root(len(case.lanes)))
     if everything.weight == 0:
-        return Mean([None] * len(everything.values), 0.0, math.nan)
+        return Mean([None] * len(everything.values), 0.0, math.nan, everything.byproducts)
     values = [None if value is None else value / everything.weight for value in everything.values]
-    return Mean(values, everything.weight, everything.loss / everything.weight)
+    return Mean(values, everything.weight, everything.loss / everything.weight, everything.byproducts)
 
 
 def assert_is_mean(result: Gradient, expected: Mean) -> None:
     assert result.present == sum(1 << i for i, value in enumerate(expected.values) if value is not None)
     assert result.weight == expected.weight
+    assert result.byproducts == expected.byproducts
     assert result.loss == expected.loss or (math.isnan(result.loss) and math.isnan(expected.loss))
     for view, value in zip(result.views, expected.values, strict=True):
         if value is not None:
@@ -109,8 +114,19 @@ def bits(tensor: torch.Tensor) -> list[int]:
     return [-(1 << 63) - 1 if nan else value for value, nan in zip(found, nans, strict=True)]
 
 
+def _byproducts(rng: random.Random) -> Byproducts:
+    some = [index for index in range(3) if rng.random() < 0.7]
+    return Byproducts(
+        lanes=1,
+        floats={index: Changed(1, packed(torch.tensor([rng.uniform(-1, 1), 1e-9]))) for index in some},
+        others={index: Outcomes(1, (bytes([rng.randrange(3)]),)) for index in some},
+        metrics={f"m{index}": Sum(rng.uniform(-1, 1), rng.random()) for index in some},
+    )
+
+
 def _copy(gradient: Gradient) -> Gradient:
     made = Gradient(gradient.layout, gradient.layout.new_buffer())
     made.buffer.copy_(gradient.buffer)
     made.present, made.weight, made.loss = gradient.present, gradient.weight, gradient.loss
+    made.byproducts = gradient.byproducts
     return made

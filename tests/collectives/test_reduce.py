@@ -11,6 +11,7 @@ from regrow.collectives.group import Group, Solo
 from regrow.collectives.reduce import reduce
 from regrow.core.errors import Invariant, StateError
 from regrow.core.lanes import Node, cover, root
+from regrow.state.byproducts import NOTHING
 from regrow.state.gradient import Gradient, Pool, digest
 from regrow.state.layout import Layout
 
@@ -77,7 +78,7 @@ def test_a_lane_left_out_is_absent_and_not_zero(seed: int, members: int, data: s
     results = reduce_all(fewer, list(twins(members)))
     for lane in out:
         empty = case.lanes[lane]
-        empty.present, empty.weight, empty.loss = 0, 0.0, 0.0
+        empty.present, empty.weight, empty.loss, empty.byproducts = 0, 0.0, 0.0, NOTHING
     assert_is_mean(results[0], dumb_mean(case))
     assert {digest(result) for result in results} == {digest(alone(case))}
 

@@ -1,6 +1,6 @@
 """The two loops, in a job of one: what they compute, and what they say when they are misused."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,6 +8,8 @@ import torch
 import regrow
 from regrow.worker import job as job_module
 from regrow.worker.job import Job
+
+pytestmark = pytest.mark.usefixtures("one_job")
 
 
 class Numbers:
@@ -21,14 +23,6 @@ class Numbers:
     def __getitem__(self, index: int) -> torch.Tensor:
         self.asked.append(index)
         return torch.full((3,), float(index))
-
-
-@pytest.fixture(autouse=True)
-def one_job_per_test() -> Iterator[None]:
-    job_module.current = None
-    yield
-    job_module.current = None
-    torch.use_deterministic_algorithms(False)
 
 
 def build(lanes: int = 4, microbatches_per_lane: int = 1) -> tuple[Job, torch.nn.Linear, torch.optim.Optimizer]:
@@ -205,16 +199,6 @@ def test_misuse_of_the_loop_is_named(body: Body, says: str) -> None:
             body(job, step, model, optimizer)
     if body is not optimizer_inside:
         assert torch.equal(model.weight, before), "a mistake in the loop reached the optimizer"
-
-
-def test_running_statistics_are_refused_by_name() -> None:
-    job = regrow.join(lanes=2, seed=0)
-    model = torch.nn.Sequential(torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
-    job.track(model=model)
-    with pytest.raises(regrow.ConfigError, match=r"buffer model\.0\."):
-        for step in job.steps(1, job.data(Numbers(), batch_size=2)):
-            for batch in step:
-                step.backward(loss_of(model, batch))
 
 
 def test_sparse_gradients_are_refused_by_name() -> None:

@@ -15,7 +15,8 @@ import xxhash
 
 from regrow.collectives.group import Group
 from regrow.core.errors import Invariant, PeerError, StateError
-from regrow.core.lanes import Node, children, missing, root
+from regrow.core.lanes import Node, fold, missing
+from regrow.state.byproducts import NOTHING, Byproducts
 from regrow.state.gradient import Gradient, Part, Pool, add, divide
 from regrow.state.layout import Layout, aligned
 
@@ -29,6 +30,7 @@ class _Note(msgspec.Struct, frozen=True, array_like=True):
     present: bytes
     weight: float
     loss: float
+    byproducts: Byproducts
 
 
 class _Notes(msgspec.Struct, frozen=True, array_like=True):
@@ -82,6 +84,8 @@ def _reduce(
     incoming = [result.buffer[low:high] for low, high in ranges]
     group.exchange(incoming, [incoming[rank]] * group.size)
     result.present, result.weight, result.loss = mean.present, mean.weight, mean.loss
+    byproducts = {node: note.byproducts for node, note in notes.items()}
+    result.byproducts = fold(lanes, byproducts, lambda left, right: left + right) or NOTHING
     return result
 
 
@@ -95,13 +99,14 @@ def _exchange_notes(
     said = _Notes(
         layout=layout.fingerprint,
         holdings=xxhash.xxh3_64_intdigest(_encoder.encode(holdings)),
-        notes=tuple(_Note(g.present.to_bytes(size, "little"), g.weight, g.loss) for g in mine),
+        notes=tuple(_Note(g.present.to_bytes(size, "little"), g.weight, g.loss, g.byproducts) for g in mine),
     )
     found: dict[Node, _Note] = {}
     for other, data in enumerate(group.gather_any(_encoder.encode(said))):
         heard = _decoder.decode(data)
         if heard.layout != said.layout:
-            raise StateError(f"ranks {rank} and {other} have different parameters (names, order, shapes or dtypes)")
+            what = "names, order, shapes, dtypes, or some are frozen on one only"
+            raise StateError(f"ranks {rank} and {other} train different parameters ({what})")
         if heard.holdings != said.holdings:
             raise Invariant(f"ranks {rank} and {other} reduce different holdings; here: {holdings}")
         found.update(zip(holdings[other], heard.notes, strict=True))
@@ -144,25 +149,17 @@ def _collect(
 
 
 def _total(layout: Layout, lanes: int, parts: dict[Node, tuple[Part, bool]], start: int, out: torch.Tensor) -> Part:
-    """The sum of all parts in tree order. `out` may be used, and is where the last sum goes.
-
-    A lane that is left out is absent: its sibling stands for their parent, and is never added to zeros.
-    """
+    """The sum of all parts in tree order. `out` may be used, and is where the last sum goes."""
     spare: list[torch.Tensor] = []
     left_to_add = len(parts) - 1
 
-    def total(node: Node) -> tuple[Part, bool] | None:
+    def plus(one: tuple[Part, bool], other: tuple[Part, bool]) -> tuple[Part, bool]:
         nonlocal left_to_add
-        if node in parts or node.size == 1:
-            return parts.get(node)
-        sides = [side for side in map(total, children(node)) if side is not None]
-        if len(sides) < 2:
-            return sides[0] if sides else None
-        (left, left_free), (right, right_free) = sides
+        (left, left_free), (right, right_free) = one, other
         spare.extend(part.data for part, free in ((right, right_free), (left, left_free)) if free)
         left_to_add -= 1
         where = out if not left_to_add else spare.pop() if spare else aligned(out.numel(), out.device)
         return add(layout, left, right, where), where is not out
 
-    whole = total(root(lanes))
+    whole = fold(lanes, parts, plus)
     return whole[0] if whole is not None else Part(start, out, 0, 0.0, 0.0)

@@ -6,11 +6,14 @@ anything else. That is why the sum does not depend on who holds what. A lane tha
 sibling stands for their parent.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from regrow.core.errors import Invariant
+
+T = TypeVar("T")
 
 
 class Cell(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -101,6 +104,21 @@ def settled(lanes: int, held: Iterable[Node]) -> frozenset[Node]:
         have -= set(children(parent))
         have.add(parent)
     return frozenset(have)
+
+
+def fold(lanes: int, parts: Mapping[Node, T], add: Callable[[T, T], T]) -> T | None:
+    """The sum of what these nodes hold, in tree order: `add(left, right)`. None of nothing.
+
+    A lane that is left out is absent: its sibling stands for their parent, and is never added to a zero.
+    """
+
+    def total(node: Node) -> T | None:
+        if node in parts or node.size == 1:
+            return parts.get(node)
+        left, right = map(total, children(node))
+        return right if left is None else left if right is None else add(left, right)
+
+    return total(root(lanes))
 
 
 def lanes_in(nodes: Iterable[Node]) -> frozenset[int]:

@@ -177,7 +177,7 @@ class Exited(_Message, frozen=True, kw_only=True):
     """Exit code 0."""
     place: Place | None = None
     """Where it was, by its own last stamp."""
-    struck: bool
+    struck: bool = False
     """By a SIGKILL that nothing explains."""
     never_joined: bool
     """Its script ran to the end without a call of regrow.join()."""
@@ -287,6 +287,8 @@ class Offer(_Message, frozen=True, kw_only=True):
     step: int
     structure: tuple[tuple[str, str], ...]
     """Path, dtype and shape of each tensor as the donor's script first built it."""
+    frozen: tuple[str, ...]
+    """Parameters that are not trained just now."""
     skeleton: bytes
     """JSON of the tracked state with tensors replaced by their index."""
     sizes: tuple[int, ...]

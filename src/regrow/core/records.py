@@ -168,6 +168,7 @@ class Committed(_Fact, frozen=True, kw_only=True):
     holdings: tuple[tuple[Node, ...], ...]
     by: str
     loss: float | None
+    metrics: dict[str, float | None] = {}
 
 
 class StateFetched(_Fact, frozen=True, kw_only=True):

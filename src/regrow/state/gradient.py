@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import nan
 
+import msgspec
 import torch
 import xxhash
 
 from regrow.core.errors import ConfigError, Invariant
+from regrow.state.byproducts import NOTHING, Byproducts
 from regrow.state.layout import Layout, Source, aligned
 from regrow.state.memory import bytes_of
 
@@ -44,6 +46,7 @@ class Gradient:
     """Sum of the microbatches' weights."""
     loss: float = 0.0
     """Sum of weight * loss; in a divided result, the mean."""
+    byproducts: Byproducts = NOTHING
     views: list[torch.Tensor] = field(init=False, repr=False)
     """One tensor per parameter, meaningful where present."""
 
@@ -78,6 +81,7 @@ def add_(left: Gradient, right: Gradient) -> None:
     stop = left.layout.size_bytes
     total = add(left.layout, left.part(0, stop), right.part(0, stop), left.buffer)
     left.present, left.weight, left.loss = total.present, total.weight, total.loss
+    left.byproducts += right.byproducts
 
 
 def add(layout: Layout, left: Part, right: Part, out: torch.Tensor) -> Part:
@@ -110,7 +114,7 @@ def divide(layout: Layout, total: Part, out: torch.Tensor) -> Part:
 
 
 def digest(gradient: Gradient) -> int:
-    """64 bits over presence and the bytes of the present parameters; padding and absent bytes do not count."""
+    """64 bits over presence, the present parameters' bytes and the by-products; padding and absent bytes do not count."""
     layout = gradient.layout
     state = xxhash.xxh3_64(gradient.present.to_bytes(len(layout.spans) // 8 + 1, "little"))
     host = gradient.buffer.cpu()
@@ -118,6 +122,7 @@ def digest(gradient: Gradient) -> int:
     for index, span in enumerate(layout.spans):
         if gradient.present >> index & 1:
             state.update(memory[span.start : span.start + span.size_bytes])
+    state.update(msgspec.msgpack.encode(gradient.byproducts))
     return state.intdigest()
 
 
@@ -134,7 +139,7 @@ class Pool:
         if not self._free:
             return Gradient(self.layout, self.layout.new_buffer())
         gradient = self._free.pop()
-        gradient.present, gradient.weight, gradient.loss = 0, 0.0, 0.0
+        gradient.present, gradient.weight, gradient.loss, gradient.byproducts = 0, 0.0, 0.0, NOTHING
         return gradient
 
     def give(self, gradient: Gradient) -> None:

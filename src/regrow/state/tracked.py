@@ -60,13 +60,16 @@ class Tracked:
                         found.setdefault(id(parameter), (f"{name}.param_groups[{g}].params[{p}]", parameter))
         return list(found.values())
 
-    def buffers(self) -> list[tuple[str, torch.Tensor]]:
-        return [
-            (f"{name}.{path}", buffer)
-            for name, thing in self.objects.items()
-            if isinstance(thing, torch.nn.Module)
-            for path, buffer in thing.named_buffers()
-        ]
+    def buffers(self) -> list[tuple[str, torch.nn.Module, str, torch.Tensor]]:
+        """Every buffer once, with the module that holds it and its name there."""
+        found: dict[int, tuple[str, torch.nn.Module, str, torch.Tensor]] = {}
+        for name, thing in self.objects.items():
+            if isinstance(thing, torch.nn.Module):
+                for path, module in thing.named_modules(prefix=name):
+                    for key, buffer in module._buffers.items():
+                        if buffer is not None:
+                            found.setdefault(id(buffer), (f"{path}.{key}", module, key, buffer))
+        return list(found.values())
 
     def digest(self) -> str:
         """sha256 over all tracked state, in hex: equal state, equal digest, whatever path led to it."""

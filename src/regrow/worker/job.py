@@ -23,6 +23,7 @@ from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.state.tracked import Tracked
 from regrow.worker import numerics
+from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
 from regrow.worker.data import Data, MapStyle, make_data
 from regrow.worker.driver import Driver
@@ -157,14 +158,11 @@ class Job:
         return self._loop(self._driver, data)
 
     def _attend(self, count: int, data: Data) -> Driver:
-        parameters = [(name, p) for name, p in self._tracked.parameters() if p.requires_grad]
-        if not parameters:
-            raise ConfigError("none of the tracked objects has a parameter that requires a gradient: track the model")
+        replica = Replica(self._tracked, count)
         me = self.place.door.member if self.place else ME
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
-        replica = Replica(self._tracked, count)
-        driver = Driver(attendance, replica, Partials(parameters, self.lanes), self._note, self._stamp)
+        driver = Driver(attendance, replica, Partials(replica.trained(), self.lanes), self._note, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes, self._skips))
@@ -204,8 +202,8 @@ class Job:
         return Contract(terms=terms | numerics.terms())
 
     def _loop(self, driver: Driver, data: Data) -> Iterator[Step]:
-        parameters = [(name, p) for name, p in self._tracked.parameters() if p.requires_grad]
-        guard = Guard(parameters, self._tracked.buffers())
+        guard = Guard(self._tracked.parameters())
+        buffers = Buffers(self._tracked)
         compilations = Compilations(self._stamp)
         while True:
             compilations.watch()
@@ -221,7 +219,8 @@ class Job:
                 faultpoint("after")
                 return
             guard.remember()
-            self._step = Step(first, driver, data, guard, self._note, self._committed, self._fail)
+            buffers.settle()
+            self._step = Step(first, driver, data, guard, buffers, self._note, self._committed, self._fail)
             self._stamp.enter(Phase.BETWEEN, self._step.index)
             yield self._step
             if not self._step.committed:

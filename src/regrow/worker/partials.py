@@ -12,21 +12,33 @@ from regrow.collectives.reduce import reduce
 from regrow.core.attendance import Holdings
 from regrow.core.errors import Invariant
 from regrow.core.lanes import Node, children, leaf
+from regrow.state.byproducts import Byproducts
 from regrow.state.gradient import Gradient, Pool, add_, digest
 from regrow.state.layout import Layout
 
 
 class Partials:
     def __init__(self, parameters: list[tuple[str, torch.Tensor]], lanes: int) -> None:
-        self.parameters = [parameter for _, parameter in parameters]
         self._lanes = lanes
-        self._layout = Layout(parameters)
-        self._pool = Pool(self._layout)
+        self._lay_out(parameters)
         self._held: dict[Node, Gradient] = {}
         self._lane: Gradient | None = None
         self._result: Gradient | None = None
         self._published: Gradient | None = None
         """The committed result that `.grad` points into; the user may do with it what he likes."""
+
+    def _lay_out(self, parameters: list[tuple[str, torch.Tensor]]) -> None:
+        self.parameters = [parameter for _, parameter in parameters]
+        self._layout = Layout(parameters)
+        self._pool = Pool(self._layout)
+
+    def begin_step(self, parameters: list[tuple[str, torch.Tensor]]) -> None:
+        """These are trained from now on."""
+        if [id(parameter) for _, parameter in parameters] == [id(parameter) for parameter in self.parameters]:
+            return
+        if self._held or self._lane or self._result or self._published:
+            raise Invariant("parameters were frozen or unfrozen in the middle of a step")
+        self._lay_out(parameters)
 
     # A lane
 
@@ -44,9 +56,10 @@ class Partials:
             self._pool.give(self._lane)
             self._lane = None
 
-    def end_lane(self, lane: int) -> None:
+    def end_lane(self, lane: int, byproducts: Byproducts) -> None:
         if self._lane is None or leaf(lane) in self._held:
             raise Invariant(f"lane {lane} ended twice, or never began")
+        self._lane.byproducts = byproducts
         self._held[leaf(lane)], self._lane = self._lane, None
 
     # Subtrees

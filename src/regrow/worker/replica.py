@@ -2,7 +2,7 @@
 
 import torch
 
-from regrow.core.errors import Mismatch
+from regrow.core.errors import ConfigError, Mismatch
 from regrow.core.messages import Offer
 from regrow.core.resolve import Manifest
 from regrow.state.memory import bytes_of, plain
@@ -17,6 +17,13 @@ class Replica:
         self.structure: Manifest = tracked.structure()
         """As the script built it, before any step: what a joiner's script must build too."""
 
+    def trained(self) -> list[tuple[str, torch.Tensor]]:
+        """The parameters that are not frozen just now."""
+        trained = [(name, parameter) for name, parameter in self.tracked.parameters() if parameter.requires_grad]
+        if not trained:
+            raise ConfigError("none of the tracked objects has a parameter that requires a gradient: track the model")
+        return trained
+
     def offer(self, step: int) -> tuple[Offer, list[memoryview]]:
         """The live state, without a copy: it must not change until the offer is done with."""
         flat = self.tracked.flatten()
@@ -26,6 +33,7 @@ class Replica:
         offer = Offer(
             step=step,
             structure=self.structure,
+            frozen=tuple(name for name, parameter in self.tracked.parameters() if not parameter.requires_grad),
             skeleton=encode_skeleton(flat.skeleton),
             sizes=tuple(len(view) for view in views),
             digest=self.tracked.fingerprint(),
@@ -39,4 +47,7 @@ class Replica:
                 f"this replica's script built another state than the job's: {difference} (the donor). Run the same script "
                 "with the same arguments on every replica"
             )
+        for name, parameter in self.tracked.parameters():
+            if parameter.requires_grad != (name not in received.offer.frozen):
+                parameter.requires_grad_(name not in received.offer.frozen)
         self.tracked.restore(decode_skeleton(received.offer.skeleton), received.tensors, received.offer.digest)

@@ -18,9 +18,12 @@ from regrow.core.order import commit_seed, microbatch_seed
 from regrow.core.progress import Phase
 from regrow.core.records import Committed, Fact, LaneComputed
 from regrow.shell.faultpoint import faultpoint
+from regrow.state.byproducts import Byproducts
+from regrow.worker.buffers import Buffers
 from regrow.worker.data import Data
 from regrow.worker.driver import Driver
 from regrow.worker.guard import Guard
+from regrow.worker.metrics import Metrics
 from regrow.worker.randomness import seed_everything
 
 
@@ -45,6 +48,7 @@ class Step:
         driver: Driver,
         data: Data,
         guard: Guard,
+        buffers: Buffers,
         note: Callable[[Fact], None],
         told: Callable[[Commit], None],
         fail: Callable[[Leave], NoReturn],
@@ -56,10 +60,13 @@ class Step:
         """True on exactly one live replica. Known after the inner loop."""
         self.lanes_present = 0
         """How many lanes the step's gradient is made of: the same on every replica. Known after the inner loop."""
+        self.metrics = Metrics()
+        """Means over the step's microbatches: the same on every replica. Known after the inner loop."""
         self.committed = False
         self._driver = driver
         self._data = data
         self._guard = guard
+        self._buffers = buffers
         self._note = note
         self._told = told
         self._fail = fail
@@ -70,6 +77,7 @@ class Step:
     def __iter__(self) -> Iterator[Any]:
         if self._first is None:
             raise ConfigError(f"step {self.index} was looped over twice: each step has one inner loop")
+        self._driver.partials.begin_step(self._driver.replica.trained())
         work: Compute | Commit | Reduce | Leave = self._first
         self._first = None
         while True:
@@ -114,6 +122,8 @@ class Step:
     def _hand_out(self, lane: int) -> Iterator[Any]:
         plan, partials = self._data.plan, self._driver.partials
         partials.begin_lane()
+        self._buffers.rewind()
+        self.metrics.begin_lane()
         self._lane = lane
         stamp = self._driver.stamp
         for number in range(plan.microbatches_per_lane):
@@ -126,7 +136,8 @@ class Step:
             yield batch
             self._close()
         positions = plan.lane_positions(self.index, lane)
-        partials.end_lane(lane)
+        floats, others = self._buffers.take(self.index)
+        partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane()))
         self._lane = None
         stamp.enter(Phase.TURN)
         self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
@@ -153,6 +164,8 @@ class Step:
         self._driver.stamp.enter(Phase.COMMIT, self.index)
         self._guard.check(self.index)
         result = self._driver.partials.publish()
+        self._buffers.commit(result.byproducts, self.index)
+        self.metrics.agree(result.byproducts.metrics)
         self.loss = result.loss
         self.lanes_present = len(lanes_in(node for nodes in commit.holdings for node in nodes))
         self.committed = True
@@ -164,10 +177,16 @@ class Step:
                 digest=commit.digest,
                 holdings=commit.holdings,
                 by=commit.by,
-                loss=None if self.loss != self.loss else self.loss,
+                loss=_number(self.loss),
+                metrics={name: _number(value) for name, value in self.metrics.items()},
             )
         )
         seed_everything(commit_seed(self._data.plan.seed, self.index))
         self._driver.stamp.enter(Phase.BETWEEN, self.index)
         faultpoint("passed", step=self.index)
         self._told(commit)
+
+
+def _number(value: float) -> float | None:
+    """As JSON has it: not a number is none."""
+    return None if value != value else value
