@@ -71,6 +71,12 @@ class Tracked:
                             found.setdefault(id(buffer), (f"{path}.{key}", module, key, buffer))
         return list(found.values())
 
+    def awaken(self) -> None:
+        """A GradScaler makes its scale at its first use, which a replica that is given no batch never comes to."""
+        for thing in self.objects.values():
+            if isinstance(thing, torch.amp.GradScaler):
+                thing.scale(torch.zeros((), device=self.parameters()[0][1].device))
+
     def digest(self) -> str:
         """sha256 over all tracked state, in hex: equal state, equal digest, whatever path led to it."""
         return _digest(self.flatten(), hashlib.sha256())

@@ -158,6 +158,7 @@ class Job:
         return self._loop(self._driver, data)
 
     def _attend(self, count: int, data: Data) -> Driver:
+        self._tracked.awaken()
         replica = Replica(self._tracked, count)
         me = self.place.door.member if self.place else ME
         initial = self._tracked.manifest() if self.place else ()
