@@ -158,12 +158,13 @@ class Job:
         return self._loop(self._driver, data)
 
     def _attend(self, count: int, data: Data) -> Driver:
-        self._tracked.awaken()
         replica = Replica(self._tracked, count)
+        trained = replica.trained()
+        self._tracked.awaken()
         me = self.place.door.member if self.place else ME
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
-        driver = Driver(attendance, replica, Partials(replica.trained(), self.lanes), self._note, self._stamp)
+        driver = Driver(attendance, replica, Partials(trained, self.lanes), self._note, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes, self._skips))
