@@ -1,5 +1,6 @@
 """One member's machine: events in, effects equal."""
 
+import msgspec
 import pytest
 
 from regrow.core.attendance import Attendance, Task
@@ -217,6 +218,15 @@ def test_a_member_whose_result_differs_leaves_and_the_others_complain() -> None:
     (leave,) = wrong.hears(Bounded(version=V1, rows=others))
     assert isinstance(leave, Leave)
     assert leave.fault == "corrupt"
+
+
+def test_when_the_states_differ_everyone_leaves_and_says_what_differs() -> None:
+    story = Story().reduced()
+    rows = tuple(msgspec.structs.replace(row(V1, 0), state=state) for state in (1, 2))
+    (leave,) = story.hears(Bounded(version=V1, rows=rows, parted="model.weight on r1.0"))
+    assert isinstance(leave, Leave) and leave.fault == "divided"
+    assert "model.weight on r1.0" in leave.why and "A local value steered the update" in leave.why
+    assert story.member.task is Task.GONE
 
 
 @pytest.mark.parametrize("event", [Broken(version=V1, why="x"), FormationFailed(version=V1, why="x")])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regrow.core.boundary import ROW_BYTES, Corrupt, Pass, Row, verdict
+from regrow.core.boundary import ROW_BYTES, Corrupt, Parted, Pass, Row, first_parted, verdict
 from regrow.core.errors import Invariant
 from regrow.core.roster import Endpoint, Member, Roster, Version, compose
 
@@ -15,16 +15,16 @@ def roster(members: int) -> Roster:
     return compose(VERSION, {Member(f"r{i}", 0): (Endpoint("h", i), True) for i in range(members)}, 8, 0, "test")
 
 
-def row(digest: int = 7, stop: bool = False, step: int = 3) -> Row:
-    return Row(version=VERSION, step=step, digest=digest, stop=stop)
+def row(digest: int = 7, stop: bool = False, step: int = 3, state: int = 0) -> Row:
+    return Row(version=VERSION, step=step, digest=digest, stop=stop, state=state)
 
 
 U64 = st.integers(0, 2**64 - 1)
 
 
-@given(U64, U64, U64, U64, st.booleans())
-def test_a_row_survives_the_wire(term: int, n: int, step: int, digest: int, stop: bool) -> None:
-    said = Row(version=Version(term, n), step=step, digest=digest, stop=stop)
+@given(U64, U64, U64, U64, st.booleans(), U64)
+def test_a_row_survives_the_wire(term: int, n: int, step: int, digest: int, stop: bool, state: int) -> None:
+    said = Row(version=Version(term, n), step=step, digest=digest, stop=stop, state=state)
     assert len(said.pack()) == ROW_BYTES
     assert Row.unpack(said.pack()) == said
 
@@ -43,6 +43,20 @@ def test_the_minority_is_named() -> None:
 
 def test_without_a_majority_everyone_is_named() -> None:
     assert verdict(roster(2), [row(7), row(8)]) == Corrupt(members=roster(2).members)
+
+
+def test_states_that_differ_are_no_pass_even_with_equal_results() -> None:
+    assert verdict(roster(3), [row(state=1), row(state=1), row(state=2)]) == Parted(members=(Member("r2", 0),))
+    assert verdict(roster(2), [row(state=1), row(state=2)]) == Parted(members=roster(2).members)
+    assert verdict(roster(3), [row(1, state=1), row(1), row(2)]) == Corrupt(members=(Member("r2", 0),)), "the result first"
+
+
+def test_the_first_tensor_that_differs_is_named_with_its_members() -> None:
+    same, other = ("a", "1"), ("b", "2")
+    manifests = [(same, other), (same, ("b", "3")), (same, other)]
+    assert first_parted(roster(3).members, manifests) == "b on r1.0"
+    assert first_parted(roster(2).members, [(same, other), (same,)]) == "b on r0.0, r1.0"
+    assert "nothing" in first_parted(roster(2).members, [(same,), (same,)])
 
 
 @pytest.mark.parametrize("rows", [[row()], [row(), row(step=4)], []])

@@ -46,8 +46,9 @@ if mistake == "dtype" and is_second:
     model = model.double()
 if mistake == "name" and is_second:
     model = nn.ModuleDict({"first": model})
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-job.track(model=model, optimizer=optimizer)
+make = torch.optim.LBFGS if mistake == "LBFGS" else torch.optim.SGD
+optimizer = make(model.parameters(), lr=0.1)
+job.track(model=model, optimizer=optimizer)  # LBFGS
 size = {"empty dataset": 0, "dataset": 9 if is_second else 8}.get(mistake, 8)
 data = job.data([torch.ones(4) * i for i in range(size)], batch_size=1)  # empty dataset
 
@@ -68,10 +69,18 @@ for step in job.steps(8, data):
                 model[0].weight.mul_(0.5)
         if here != "no backward":
             step.backward(loss)
+        if here == "step in the loop":
+            optimizer.step()  # step in the loop
         if here == "two backwards":
             step.backward(loss)  # two backwards
     if here == "between":
         raise ValueError("mine")  # between
+    if here == "closure":
+        optimizer.step(lambda: 0.0)  # closure
+    if here == "local rate" and is_second:
+        optimizer.param_groups[0]["lr"] = 0.2
+    if here == "local value" and is_second:
+        model[1].bias.data.add_(0.5)
     optimizer.step()
     optimizer.zero_grad()
     if mistake == "joiner" and step.index == 4:

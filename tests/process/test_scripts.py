@@ -51,6 +51,14 @@ LOOPS = [
     Mistake("no backward", r"a batch of step 2 was left without step\.backward\(loss\)"),
     Mistake("two backwards", r"step\.backward\(\) in step 2, but .*call it once per batch", place="two backwards"),
     Mistake("parameter", r"model\.0\.weight was changed inside the inner loop of step 2: call optimizer\.step\(\) after"),
+    Mistake("step in the loop", r"optimizer\.step\(\) inside the inner loop of step 2", place="step in the loop"),
+    Mistake("closure", r"optimizer\.step\(closure\): the closure's gradients would be this replica's own", place="closure"),
+    Mistake("LBFGS", r"optimizer is LBFGS, which evaluates the loss several times", place="LBFGS"),
+]
+STEERED = r"before step [3-8] the replicas' states differ: %s on r0\.0, r1\.0 .*A local value steered the update"
+PARTS = [
+    Mistake("local value", STEERED % r"model\.1\.bias"),
+    Mistake("local rate", STEERED % r"model\.0\.weight"),
 ]
 REPLICAS = [
     Mistake("weights", r"model\.0\.weight"),
@@ -61,7 +69,9 @@ REPLICAS = [
 ]
 
 
-@pytest.mark.parametrize("mistakes", [RAISES, LEAVES, LOOPS, REPLICAS], ids=["raises", "leaves", "loops", "replicas"])
+@pytest.mark.parametrize(
+    "mistakes", [RAISES, LEAVES, LOOPS, PARTS, REPLICAS], ids=["raises", "leaves", "loops", "parts", "replicas"]
+)
 def test_a_mistake_ends_the_job_and_is_named(mistakes: list[Mistake], start: Callable[..., Run]) -> None:
     runs = [start("--replicas", "2", *m.flags, script=SCRIPT, script_args=(m.name, *m.args)) for m in mistakes]
     codes = [run.wait() for run in runs]

@@ -160,7 +160,13 @@ def optimizer_inside(job: Job, step, model, optimizer) -> None:
         step.backward(loss_of(model, batch))
         model.weight.grad = torch.ones_like(model.weight)
         optimizer.step()
-        model.weight.grad = None
+
+
+def parameter_inside(job: Job, step, model, optimizer) -> None:
+    for batch in step:
+        step.backward(loss_of(model, batch))
+        with torch.no_grad():
+            model.weight.mul_(0.5)
 
 
 def swallowed(job: Job, step, model, optimizer) -> None:
@@ -186,7 +192,8 @@ def looped_twice(job: Job, step, model, optimizer) -> None:
         (never_looped, "was left before it was committed"),
         (twice, "once per batch"),
         (plain_backward, "instead of loss.backward"),
-        (optimizer_inside, "model.weight was changed inside the inner loop"),
+        (optimizer_inside, r"optimizer\.step\(\) inside the inner loop"),
+        (parameter_inside, r"model\.weight was changed inside the inner loop"),
         (swallowed, "raised and the loop went on"),
         (looped_twice, "looped over twice"),
     ],
@@ -197,7 +204,7 @@ def test_misuse_of_the_loop_is_named(body: Body, says: str) -> None:
     with pytest.raises(regrow.ConfigError, match=says):
         for step in job.steps(3, job.data(Numbers(), batch_size=1)):
             body(job, step, model, optimizer)
-    if body is not optimizer_inside:
+    if body is not parameter_inside:
         assert torch.equal(model.weight, before), "a mistake in the loop reached the optimizer"
 
 

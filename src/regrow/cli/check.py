@@ -9,7 +9,7 @@ import msgspec
 from regrow.cli.run_dir import RunDir, newest
 from regrow.core.errors import ConfigError, RegrowError
 from regrow.core.invariants import Ledger, Violation
-from regrow.core.records import Committed, Fact, Gap, RosterMade, WorkerExited
+from regrow.core.records import Committed, Fact, Gap, JobEnded, RosterMade, WorkerExited
 from regrow.shell.journal import Account, read
 
 
@@ -49,9 +49,15 @@ def check(run_dir: Path | None, as_json: bool) -> None:
 
 def examine(run_dir: RunDir) -> Report:
     run_dir.job_file()  # says so when this is no run
-    accounts = sorted(read(run_dir.journal), key=lambda account: (account.who != "coordinator", account.who))
+    accounts = _accounts(run_dir)
     if not any(account.lines for account in accounts):
         raise ConfigError(f"{run_dir.path} has no journals yet: nothing to check")
+    is_over = any(isinstance(line.what, JobEnded) for account in accounts for line in account.lines)
+    read_until = {account.who: account.lines[-1].ns if account.lines else 0 for account in accounts}
+    if not is_over:
+        # The journals were not read at one moment: what led to a fact in the last one may be missing in the first. Now all
+        # of it is there; what only this second look shows is evidence, and is not judged itself.
+        accounts = _accounts(run_dir)
     ledger = Ledger()
     for account in accounts:
         if account.incomplete or any(isinstance(line.what, Gap) for line in account.lines):
@@ -61,7 +67,14 @@ def examine(run_dir: RunDir) -> Report:
         for line in account.lines:
             violations += ledger.observe(account.who, line.what)
     violations += ledger.settle()
+    if not is_over:
+        fresh = {id(line.what) for a in accounts for line in a.lines if line.ns > read_until.get(a.who, 0)}
+        violations = [found for found in violations if not any(id(fact) in fresh for _, fact in found.story)]
     return _report(accounts, tuple(violations))
+
+
+def _accounts(run_dir: RunDir) -> list[Account]:
+    return sorted(read(run_dir.journal), key=lambda account: (account.who != "coordinator", account.who))
 
 
 def _report(accounts: list[Account], violations: tuple[Violation, ...]) -> Report:

@@ -48,6 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int | None
     """The flag; None leaves it to the script."""
     membership: MembershipConfig
+    audit_every: int
     faults: str
     coordinator: Endpoint | None = None
     """Where a coordinator of its own listens; None for one in this process."""
@@ -209,6 +210,7 @@ class Launcher:
             run_dir=self._run_dir.path,
             host=self._plan.host,
             lanes=self._plan.lanes,
+            audit_every=self._plan.audit_every,
             faults=self._plan.faults,
         )
 

@@ -145,6 +145,14 @@ _HANGS = HangConfig()
     metavar="N",
     help="So many different replicas dead in one lane of one step make it poison. One unexplained SIGKILL is not counted.",
 )
+@click.option(
+    "--audit-every",
+    type=click.IntRange(min=0),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Compare the whole state of all replicas every N steps, and a part of it at each. 0: never.",
+)
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -169,6 +177,7 @@ def run(
     on_loss: Literal["redistribute", "shrink"],
     on_poison: Literal["stop", "skip"],
     poison_after: int,
+    audit_every: int,
     faults: tuple[str, ...],
     script: Path,
     args: tuple[str, ...],
@@ -219,6 +228,7 @@ def run(
                 poison_after=poison_after,
                 script=script.name,
             ),
+            audit_every=audit_every,
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
         )

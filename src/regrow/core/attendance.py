@@ -25,7 +25,7 @@ from typing import assert_never
 import msgspec
 
 from regrow.core import boundary
-from regrow.core.boundary import Corrupt, Pass, Row
+from regrow.core.boundary import Corrupt, Parted, Pass, Row
 from regrow.core.effects import (
     Abort,
     Adopt,
@@ -152,9 +152,9 @@ class Attendance:
                 # True whether or not a newer roster is known by now: the bytes are here, and resolve must hear of them.
                 self.result = Result(attempt=version, digest=digest, holdings=self._holdings())
                 return self._settle()
-            case Bounded(rows=rows):
+            case Bounded(rows=rows, parted=parted):
                 self._free()
-                return self._bounded(rows)
+                return self._bounded(rows, parted)
             case StopAsked():
                 self._stop = True
                 return []
@@ -321,9 +321,9 @@ class Attendance:
             self._ending = True
             effects.append(Tell(message=Ending(member=self.me, step=self.step)))
         row = Row(version=roster.version, step=self.step, digest=0, stop=True)
-        return effects + self._ask(Bound(version=roster.version, row=row))
+        return effects + self._ask(Bound(version=roster.version, row=row, farewell=True))
 
-    def _bounded(self, rows: tuple[Row, ...]) -> list[Effect]:
+    def _bounded(self, rows: tuple[Row, ...], parted: str) -> list[Effect]:
         acting = self.acting
         if acting is None or self.task is Task.GONE:
             return []
@@ -334,6 +334,10 @@ class Attendance:
             case Corrupt(members=members):
                 # The named leave; the survivors all hold the same result and will commit it in resolve.
                 return self._complain(acting.version, f"corrupt: {', '.join(map(str, members))}") + self._settle()
+            case Parted():
+                self.task = Task.GONE
+                why = f"before step {self.step} the replicas' states differ: {parted}. A local value steered the update"
+                return [Leave(why=why, fault="divided")]
             case Pass(stop=stop):
                 if self.step >= self._last:
                     self.task = Task.GONE

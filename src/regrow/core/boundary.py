@@ -6,14 +6,18 @@ members reach the same one. To state a row is to state "ok": this member holds t
 
 import struct
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from typing import TypeVar
 
 import msgspec
 
 from regrow.core.errors import Invariant
+from regrow.core.resolve import Manifest
 from regrow.core.roster import Member, Roster, Version
 
-_FORMAT = struct.Struct("<QQQQQ")
+T = TypeVar("T", bound=Hashable)
+
+_FORMAT = struct.Struct("<QQQQQQ")
 ROW_BYTES = _FORMAT.size
 _STOP = 1
 
@@ -27,16 +31,18 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """64-bit digest of the result this member holds."""
     stop: bool
     """The member wishes to stop after this step."""
+    state: int = 0
+    """64-bit digest of the part of the state before this step that is compared now."""
 
     def pack(self) -> bytes:
         """Fixed size, so that the table is one all-gather."""
         flags = _STOP if self.stop else 0
-        return _FORMAT.pack(self.version.term, self.version.n, self.step, self.digest, flags)
+        return _FORMAT.pack(self.version.term, self.version.n, self.step, self.digest, flags, self.state)
 
     @staticmethod
     def unpack(data: bytes) -> "Row":
-        term, n, step, digest, flags = _FORMAT.unpack(data)
-        return Row(version=Version(term, n), step=step, digest=digest, stop=bool(flags & _STOP))
+        term, n, step, digest, flags, state = _FORMAT.unpack(data)
+        return Row(version=Version(term, n), step=step, digest=digest, stop=bool(flags & _STOP), state=state)
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,16 +57,42 @@ class Corrupt(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[Member, ...]
 
 
-Verdict = Pass | Corrupt
+class Parted(msgspec.Struct, frozen=True, kw_only=True):
+    """These members hold another state than the majority; without a majority, everyone is named.
+
+    Lanes were computed with it, and nobody knows since when: no result can be trusted to be that of an undisturbed run.
+    """
+
+    members: tuple[Member, ...]
+
+
+Verdict = Pass | Corrupt | Parted
 
 
 def verdict(roster: Roster, rows: Sequence[Row]) -> Verdict:
     """Rows in the order of the roster's seats."""
     if len(rows) != len(roster.seats) or len({(row.version, row.step) for row in rows}) != 1:
         raise Invariant(f"the table of roster {roster.version} does not speak of one attempt: {rows}")
-    votes = Counter(row.digest for row in rows)
-    if len(votes) > 1:
-        digest, count = votes.most_common(1)[0]
-        majority = digest if 2 * count > len(rows) else None
-        return Corrupt(members=tuple(m for m, row in zip(roster.members, rows, strict=True) if row.digest != majority))
+    if odd := outvoted(roster.members, [row.digest for row in rows]):
+        return Corrupt(members=odd)
+    if odd := outvoted(roster.members, [row.state for row in rows]):
+        return Parted(members=odd)
     return Pass(stop=any(row.stop for row in rows))
+
+
+def outvoted(members: Sequence[Member], said: Sequence[T]) -> tuple[Member, ...]:
+    """Who said something else than the majority; everyone, when there is none."""
+    votes = Counter(said)
+    if len(votes) == 1:
+        return ()
+    value, count = votes.most_common(1)[0]
+    return tuple(m for m, its in zip(members, said, strict=True) if its != value or 2 * count <= len(said))
+
+
+def first_parted(members: Sequence[Member], manifests: Sequence[Manifest]) -> str:
+    """The first tensor on which the members' states differ, and whose it is."""
+    tables = [dict(manifest) for manifest in manifests]
+    for path, _ in manifests[0]:
+        if odd := outvoted(members, [table.get(path, "absent") for table in tables]):
+            return f"{path} on {', '.join(map(str, odd))}"
+    return "nothing that is tracked any more"

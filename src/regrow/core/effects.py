@@ -87,6 +87,8 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
     version: Version
     row: Row
+    """But for the digest of the state, which the shell adds: of all of it at the farewell."""
+    farewell: bool = False
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):

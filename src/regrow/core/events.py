@@ -74,6 +74,8 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
 
     version: Version
     rows: tuple[Row, ...]
+    parted: str = ""
+    """What differs, where the rows say that the states do."""
 
 
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from regrow.core.order import Plan
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
 
 

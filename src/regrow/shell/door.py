@@ -25,6 +25,8 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     """The address this worker listens on and its peers connect to."""
     lanes: int | None
     """The --lanes flag; None leaves it to the script."""
+    audit_every: int = 100
+    """All of the state is compared every so many steps; 0: nothing ever is."""
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
     stamp_fd: int | None = None
@@ -39,6 +41,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "RUN_DIR": str(self.run_dir),
             _PREFIX + "HOST": self.host,
             _PREFIX + "LANES": "" if self.lanes is None else str(self.lanes),
+            _PREFIX + "AUDIT_EVERY": str(self.audit_every),
             _PREFIX + "FAULTS": self.faults,
         }
 
@@ -57,6 +60,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 run_dir=Path(environ[_PREFIX + "RUN_DIR"]),
                 host=environ[_PREFIX + "HOST"],
                 lanes=int(lanes) if lanes else None,
+                audit_every=int(environ[_PREFIX + "AUDIT_EVERY"]),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,
             )

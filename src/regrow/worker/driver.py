@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from regrow.core.attendance import Attendance
-from regrow.core.boundary import Row
+from regrow.core.boundary import Row, first_parted
 from regrow.core.effects import (
     Abort,
     Adopt,
@@ -34,10 +34,11 @@ from regrow.core.errors import PeerError
 from regrow.core.events import Bounded, Broken, Event, Exchanged, Fetched, Reduced, RosterPushed, Served, StopAsked
 from regrow.core.progress import Phase
 from regrow.core.records import Fact, GroupsBroke, RosterAdopted, RosterReceived, StateFetched, StateServed
-from regrow.core.resolve import Statement
-from regrow.core.roster import Roster, Version
+from regrow.core.resolve import Manifest, Statement
+from regrow.core.roster import Roster
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
+from regrow.worker.audit import Audit
 from regrow.worker.link import Link
 from regrow.worker.partials import Partials
 from regrow.worker.replica import Replica
@@ -53,12 +54,14 @@ class Driver:
         attendance: Attendance,
         replica: Replica,
         partials: Partials,
+        audit: Audit,
         note: Callable[[Fact], None],
         stamp: Stamp,
     ) -> None:
         self.attendance = attendance
         self.replica = replica
         self.partials = partials
+        self.audit = audit
         self.stamp = stamp
         self._note = note
         self._link: Link | None = None
@@ -165,14 +168,25 @@ class Driver:
                 self.stamp.enter(Phase.TURN)
                 faultpoint("reduced", step=step, roster=version.n)
                 return Reduced(version=version, digest=digest)
-            case Bound(version=version, row=row):
-                return self._bound(version, row)
+            case Bound():
+                return self._bound(work)
 
-    def _bound(self, version: Version, row: Row) -> Event:
-        faultpoint("farewell" if row.step >= self.replica.steps else "boundary", step=row.step, roster=version.n)
-        group = StampedGroup(self.link.group(version), self.stamp, Phase.BOUND, Phase.TURN, row.step)
-        rows = group.gather(row.pack())
-        return Bounded(version=version, rows=tuple(Row.unpack(data) for data in rows))
+    def _bound(self, work: Bound) -> Event:
+        step = work.row.step
+        faultpoint("farewell" if step >= self.replica.steps else "boundary", step=step, roster=work.version.n)
+        group = StampedGroup(self.link.group(work.version), self.stamp, Phase.BOUND, Phase.TURN, step)
+        state = self.audit.whole() if work.farewell else self.audit.digest()
+        said = group.gather(msgspec.structs.replace(work.row, state=state).pack())
+        rows = tuple(Row.unpack(data) for data in said)
+        if all(row.state == state for row in rows):
+            self.audit.passed(step)
+            return Bounded(version=work.version, rows=rows)
+        manifests = group.gather_any(msgspec.msgpack.encode(self.audit.manifest()))
+        members = self.attendance.acting.members if self.attendance.acting else ()
+        parted = first_parted(members, [msgspec.msgpack.decode(data, type=Manifest) for data in manifests])
+        last = self.audit.last_equal(step)
+        since = "" if last is None else f" (what was compared was still equal before step {last})"
+        return Bounded(version=work.version, rows=rows, parted=parted + since)
 
     def _adopt(self, work: Adopt) -> None:
         resolution = work.resolution

@@ -23,6 +23,7 @@ from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.state.tracked import Tracked
 from regrow.worker import numerics
+from regrow.worker.audit import Audit
 from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
 from regrow.worker.data import Data, MapStyle, make_data
@@ -31,6 +32,7 @@ from regrow.worker.guard import Guard
 from regrow.worker.mesh import Mesh
 from regrow.worker.partials import Partials
 from regrow.worker.randomness import seed_everything
+from regrow.worker.refusals import refuse, warn_untracked, watch_steps
 from regrow.worker.replica import Replica
 from regrow.worker.session import Session
 from regrow.worker.solo import ME, SoloLink, founding
@@ -100,6 +102,7 @@ class Job:
         if self._driver is not None:
             raise ConfigError("track() after steps(): name all state before the loop starts")
         for name, thing in objects.items():
+            refuse(name, thing)
             self._tracked.add(name, thing)
 
     def data(self, dataset: MapStyle, batch_size: int, collate: Callable[[list[Any]], Any] | None = None) -> Data:
@@ -161,10 +164,13 @@ class Job:
         replica = Replica(self._tracked, count)
         trained = replica.trained()
         self._tracked.awaken()
+        warn_untracked(self._tracked)
+        watch_steps(self._tracked, lambda: self._step.index if self._step is not None and self._step.open else None)
+        audit = Audit(self._tracked, self.place.door.audit_every if self.place else 0)
         me = self.place.door.member if self.place else ME
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
-        driver = Driver(attendance, replica, Partials(trained, self.lanes), self._note, self._stamp)
+        driver = Driver(attendance, replica, Partials(trained, self.lanes), audit, self._note, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes, self._skips))
@@ -198,6 +204,7 @@ class Job:
             "steps": str(count),
             "batch_size": str(plan.batch_size),
             "dataset size": str(plan.dataset_size),
+            "audit every": str(self.place.door.audit_every if self.place else 0),
             "tracked objects": ", ".join(self._tracked.objects),
             "skipped lanes": ", ".join(map(str, self._skips)),
         }
@@ -220,8 +227,6 @@ class Job:
                 self._depart(first)
                 faultpoint("after")
                 return
-            guard.remember()
-            buffers.settle()
             self._step = Step(first, driver, data, guard, buffers, self._note, self._committed, self._fail)
             self._stamp.enter(Phase.BETWEEN, self._step.index)
             yield self._step

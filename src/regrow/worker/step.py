@@ -63,6 +63,8 @@ class Step:
         self.metrics = Metrics()
         """Means over the step's microbatches: the same on every replica. Known after the inner loop."""
         self.committed = False
+        self.open = False
+        """Is its inner loop under way?"""
         self._driver = driver
         self._data = data
         self._guard = guard
@@ -78,20 +80,27 @@ class Step:
         if self._first is None:
             raise ConfigError(f"step {self.index} was looped over twice: each step has one inner loop")
         self._driver.partials.begin_step(self._driver.replica.trained())
+        self._guard.remember()
+        self._buffers.settle()
+        self._driver.audit.begin(self.index)
         work: Compute | Commit | Reduce | Leave = self._first
         self._first = None
-        while True:
-            match work:
-                case Compute(lane=lane):
-                    yield from self._hand_out(lane)
-                case Reduce():
-                    self._driver.reduce(work)
-                case Commit():
-                    self._commit(work)
-                    return
-                case Leave():
-                    self._fail(work)
-            work = self._driver.advance()
+        self.open = True
+        try:
+            while True:
+                match work:
+                    case Compute(lane=lane):
+                        yield from self._hand_out(lane)
+                    case Reduce():
+                        self._driver.reduce(work)
+                    case Commit():
+                        self._commit(work)
+                        return
+                    case Leave():
+                        self._fail(work)
+                work = self._driver.advance()
+        finally:
+            self.open = False
 
     @property
     def lane(self) -> int | None:
