@@ -92,7 +92,10 @@ class Ordeal:
         subject = self._subject
         if subject.code is not None and subject.steps is None:
             return f"`regrow run` ended by itself, with code {subject.code}"
-        if not self._striker.is_coordinator_away and subject.coordinator_code is not None:
+        has_ended = subject.coordinator_code is not None and not self._striker.is_coordinator_away
+        if has_ended and not (
+            subject.coordinator_code == 0 and subject.steps is not None
+        ):  # it ends with its job's last step
             return f"the coordinator ended by itself, with code {subject.coordinator_code}"
         now_s = time.monotonic()
         workers = subject.workers()
