@@ -1,9 +1,9 @@
 """Claim: a healthy step costs what it costs under DistributedDataParallel.
 
-Three sets of processes train the same model on the same machine: Regrow, DDP, and DDP again as a control. They take turns in
-blocks of steps, in an order that changes from round to round; whoever is not due waits. The slowest replica makes the time of
-a block. Ratios are taken within a round, so that what the machine does meanwhile hits both sides; the interval is a bootstrap
-over the rounds. The control tells how much of a ratio is noise.
+Three sets of processes train the same model on the same machine: Regrow, DDP, and DDP again as a control. They take turns
+in blocks of steps, in an order that changes from round to round; whoever is not due waits. A block takes as long as its
+slowest replica. Ratios are taken within a round, so that what the machine does meanwhile hits both sides; the interval is
+a bootstrap over the rounds. The control tells how much of a ratio is noise.
 
     python benchmarks/overhead.py [--size large|tiny] [--replicas 2] [--rounds 200] [--json FILE]
 """

@@ -1,12 +1,14 @@
 """The canonical reduce: the members' partial sums become one result, the same bits on every member.
 
 Every member owns a slice of the flat gradient. The partials of that slice travel to their owner, the owner adds them in
-the order of the lane tree and divides once, and the result slices travel back. Which member holds which subtree, and where
-the slices are cut, changes nothing in any element's arithmetic.
+the order of the lane tree and divides once, and the result slices travel back. A small gradient goes whole to everybody, who
+all add it up: the way back would take longer. Which member holds which subtree, and where the slices are cut, changes
+nothing in any element's arithmetic.
 
 What the members hold is only read: an attempt that breaks is begun again from it.
 """
 
+import struct
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -41,6 +43,9 @@ class _Notes(msgspec.Struct, frozen=True, array_like=True):
     notes: tuple[_Note, ...]
 
 
+_LENGTH = struct.Struct("<Q")
+_ROW_BYTES = 1016
+SMALL_BYTES = 1 << 18
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Notes)
 
@@ -53,13 +58,15 @@ def reduce(
     holdings: Holdings,
     held: Mapping[Node, Gradient],
     pool: Pool,
+    small_bytes: int = SMALL_BYTES,
 ) -> Gradient:
     """The step's gradient, divided, complete on every member; its loss is the weighted mean (nan of no weight)."""
     if len(holdings) != group.size or missing(lanes, [node for nodes in holdings for node in nodes]) is None:
         raise Invariant(f"holdings {holdings} of {group.size} members hold one of {lanes} lanes twice")
     notes = _exchange_notes(group, rank, layout, holdings, held)
     try:
-        return _reduce(group, rank, layout, lanes, holdings, held, notes, pool)
+        is_small = layout.size_bytes * len(notes) <= small_bytes
+        return _reduce(group, rank, layout, lanes, holdings, held, notes, pool, is_small)
     except PeerError:
         pool.forget_scratch()  # a broken exchange may still write into it, and into the result, which is dropped too
         raise
@@ -74,15 +81,17 @@ def _reduce(
     held: Mapping[Node, Gradient],
     notes: Mapping[Node, "_Note"],
     pool: Pool,
+    is_small: bool,
 ) -> Gradient:
-    ranges = layout.slices(group.size)
+    ranges = [(0, layout.size_bytes)] * group.size if is_small else layout.slices(group.size)
     parts = _collect(group, rank, ranges, holdings, held, notes, pool)
     result = pool.take()
     start, stop = ranges[rank]
     own = _total(layout, lanes, parts, start, result.buffer[start:stop])
     mean = divide(layout, own, result.buffer[start:stop])
-    incoming = [result.buffer[low:high] for low, high in ranges]
-    group.exchange(incoming, [incoming[rank]] * group.size)
+    if not is_small:
+        incoming = [result.buffer[low:high] for low, high in ranges]
+        group.exchange(incoming, [incoming[rank]] * group.size)
     result.present, result.weight, result.loss = mean.present, mean.weight, mean.loss
     byproducts = {node: note.byproducts for node, note in notes.items()}
     result.byproducts = fold(lanes, byproducts, lambda left, right: left + right) or NOTHING
@@ -102,7 +111,7 @@ def _exchange_notes(
         notes=tuple(_Note(g.present.to_bytes(size, "little"), g.weight, g.loss, g.byproducts) for g in mine),
     )
     found: dict[Node, _Note] = {}
-    for other, data in enumerate(group.gather_any(_encoder.encode(said))):
+    for other, data in enumerate(_gather(group, _encoder.encode(said))):
         heard = _decoder.decode(data)
         if heard.layout != said.layout:
             what = "names, order, shapes, dtypes, or some are frozen on one only"
@@ -111,6 +120,16 @@ def _exchange_notes(
             raise Invariant(f"ranks {rank} and {other} reduce different holdings; here: {holdings}")
         found.update(zip(holdings[other], heard.notes, strict=True))
     return found
+
+
+def _gather(group: Group, data: bytes) -> list[bytes]:
+    """Everybody's data, in one round where all of it is short, as it is but for large by-products. Rows have the same size
+    whatever they say: this is where members find out that they do not agree."""
+    rows = group.gather(_LENGTH.pack(len(data)) + data[:_ROW_BYTES].ljust(_ROW_BYTES, b"\0"))
+    lengths = [_LENGTH.unpack_from(row)[0] for row in rows]
+    if max(lengths) > _ROW_BYTES:
+        return group.gather_any(data)
+    return [row[_LENGTH.size : _LENGTH.size + length] for row, length in zip(rows, lengths, strict=True)]
 
 
 def _collect(
