@@ -72,7 +72,9 @@ class Hands:
 
 
 def line_to(endpoint: Endpoint, folder: Path, hands: Hands, said: list[str]) -> CoordinatorLine:
-    return CoordinatorLine(endpoint, TOKEN, PLAN, hands, Journal(folder / "journal", "agent"), said.append)
+    return CoordinatorLine(
+        endpoint, TOKEN, PLAN, hands, Journal(folder / "journal", "agent"), lambda text, _: said.append(text)
+    )
 
 
 def exited(member: Member) -> Exited:
@@ -241,9 +243,8 @@ def test_another_jobs_coordinator_is_refused_before_anything_starts(tmp_path: Pa
         place = Place(tmp_path)
         await place.open()
         hands, said = Hands(), list[str]()
-        stranger = CoordinatorLine(
-            place.endpoint, "cd" * 32, PLAN, hands, Journal(tmp_path / "journal", "agent"), said.append
-        )
+        journal = Journal(tmp_path / "journal", "agent")
+        stranger = CoordinatorLine(place.endpoint, "cd" * 32, PLAN, hands, journal, lambda text, _: said.append(text))
         with pytest.raises(ConfigError, match="does not know this job's token"):
             await stranger.reach()
         await place.crash()

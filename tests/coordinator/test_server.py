@@ -64,7 +64,10 @@ class Room:
         self.store = Store(folder)
         journal = Journal(folder / "journal", "coordinator")
         job = Enlist(agent="a", job="run", command=("train.py",), config=config)
-        self.server = Server(job, self.store, journal, self.actuator, self.notices.append, self.warnings.append)
+        self.server = Server(job, self.store, journal, self.actuator, self._noticed, self.warnings.append)
+
+    def _noticed(self, text: str, is_routine: bool) -> None:
+        self.notices.append(text)
 
     async def open(self) -> None:
         self.endpoint = await self.server.listen("127.0.0.1", 0, TOKEN)
