@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from screen import Screen, Viewer
@@ -23,6 +24,7 @@ class Desk:
         self.master, self.slave = os.openpty()
         self.reader, self.writer = os.pipe()
         self.viewer = Viewer(self.master)
+        self.pipe = Viewer(self.reader)
 
     @property
     def screen(self) -> list[str]:
@@ -66,8 +68,17 @@ def test_output_that_goes_elsewhere_has_nothing_of_the_region(desk: Desk) -> Non
     terminal.say("two")
     desk.wait(["regrow: two", "step 1"])
     terminal.close()
-    assert os.read(desk.reader, 1000) == b"[r0] one\n"
+    assert desk.pipe.look() == b"[r0] one\n"
     assert desk.screen == ["regrow: two"]
+
+
+def test_a_screen_is_a_terminal_to_which_nobody_else_may_write(desk: Desk, tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as log:
+        assert Terminal(log.fileno(), desk.slave).is_screen
+        assert not Terminal(desk.slave, log.fileno()).is_screen
+    assert not Terminal(desk.writer, desk.slave).is_screen, "regrow run ... | tee log"
+    os.close(desk.reader)
+    assert not Terminal(desk.reader, desk.slave).is_screen, "its stdout is closed"
 
 
 def test_without_a_frame_nothing_but_the_output_is_written(desk: Desk) -> None:
@@ -76,7 +87,7 @@ def test_without_a_frame_nothing_but_the_output_is_written(desk: Desk) -> None:
     terminal.write(STDOUT, b"[r0] \x1b[31mone\r")
     terminal.say("two\nthree", is_routine=True)
     terminal.close()
-    assert os.read(desk.reader, 1000) == b"[r0] \x1b[31mone\rregrow: two\nregrow: three\n"
+    assert desk.pipe.look() == b"[r0] \x1b[31mone\rregrow: two\nregrow: three\n"
 
 
 def test_a_quiet_terminal_leaves_out_what_is_routine_and_still_knows_it(desk: Desk) -> None:
@@ -85,7 +96,7 @@ def test_a_quiet_terminal_leaves_out_what_is_routine_and_still_knows_it(desk: De
     terminal.say("r1.0 was killed")
     terminal.write(STDOUT, b"[r0] mine\n")
     terminal.close()
-    assert os.read(desk.reader, 1000) == b"regrow: r1.0 was killed\n[r0] mine\n"
+    assert desk.pipe.look() == b"regrow: r1.0 was killed\n[r0] mine\n"
     assert [(said.text, said.is_routine) for said in terminal.said] == [("roster 1.1", True), ("r1.0 was killed", False)]
 
 
@@ -97,10 +108,10 @@ def test_a_terminal_that_goes_away_takes_only_the_region_with_it(desk: Desk) -> 
     terminal.show(frame("step 2"))
     terminal.say("nobody sees this")
     terminal.write(STDOUT, b"[r0] somebody reads this\n")
-    assert os.read(desk.reader, 1000) == b"[r0] somebody reads this\n"
+    desk.pipe.wait(lambda seen: seen == b"[r0] somebody reads this\n", "the output")
     terminal.show(frame("step 3"))
     terminal.write(STDOUT, b"[r0] and this\n")
-    assert os.read(desk.reader, 1000) == b"[r0] and this\n"
+    desk.pipe.wait(lambda seen: seen == b"[r0] somebody reads this\n[r0] and this\n", "more of it")
     terminal.close()
     assert not terminal._thread.is_alive()
 

@@ -195,9 +195,9 @@ def test_the_pace_is_that_of_the_last_seconds() -> None:
 
 def test_the_pace_of_slow_steps_is_that_of_the_last_few() -> None:
     pace = Pace()
-    for step in range(10):
-        pace.see(step * 30.0, step)
-    assert pace.rate(290.0) == pytest.approx(1 / 30)
+    for step in range(11):  # they take 20 and 40 seconds in turn
+        pace.see(step * 30.0 - step % 2 * 10.0, step)
+    assert pace.rate(310.0) == pytest.approx(1 / 30)
 
 
 def test_the_pace_falls_while_the_job_stands_still() -> None:

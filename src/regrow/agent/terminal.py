@@ -9,6 +9,7 @@ is kept for a slow terminal. Whatever goes wrong with the region, the rest goes 
 
 import os
 import select
+import stat
 import threading
 import time
 from collections import deque
@@ -76,8 +77,11 @@ class Terminal:
 
     @property
     def is_screen(self) -> bool:
-        """Regrow's own lines go to a terminal."""
-        return os.isatty(self._fds[STDERR])
+        """Regrow's own lines go to a terminal, and nobody else writes there: whoever reads a pipe (tee) might."""
+        try:
+            return os.isatty(self._fds[STDERR]) and not stat.S_ISFIFO(os.fstat(self._fds[STDOUT]).st_mode)
+        except OSError:
+            return False  # stdout is closed
 
     def write(self, stream: int, data: bytes) -> None:
         with self._changed:
