@@ -2,6 +2,8 @@
 
 import os
 import re
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -152,3 +154,31 @@ def test_after_a_stop_the_view_begins_anew_below_what_the_shell_wrote(desk: Desk
     terminal.show(frame("step 2"))
     desk.wait(["step 1", "$ ls", "step 2"])
     terminal.close()
+
+
+def test_a_slow_terminal_gets_all_of_it_before_the_end(desk: Desk) -> None:
+    """It takes far longer than the wait for one that takes nothing."""
+    seen: list[bytes] = []
+
+    def read_slowly() -> None:
+        while not b"".join(seen[-2:]).endswith(b"the end\r\n"):
+            seen.append(os.read(desk.master, 512))
+            time.sleep(0.01)
+
+    terminal = Terminal(desk.slave, desk.slave)
+    for number in range(1000):
+        terminal.write(STDOUT, b"[r0] %d %s\n" % (number, b"." * 60))
+    terminal.write(STDERR, b"the end\n")
+    slow = threading.Thread(target=read_slowly, daemon=True)
+    slow.start()
+    terminal.close(within_s=0.5)
+    assert not terminal._thread.is_alive(), "it was left behind with the rest"
+    slow.join(60)
+    assert not slow.is_alive() and b"".join(seen).count(b"\n") == 1001
+
+
+def test_a_terminal_that_takes_nothing_does_not_hold_up_the_end(desk: Desk) -> None:
+    terminal = Terminal(desk.slave, desk.slave)
+    terminal.write(STDOUT, b"x" * 100_000)
+    terminal.close(within_s=0.1)
+    assert terminal._thread.is_alive(), "it was left behind"

@@ -20,7 +20,8 @@ import msgspec
 from regrow.agent.region import Region, Row
 
 _FULL_BYTES = 1 << 20
-_PIECE_BYTES = 1 << 16
+_PIECE_BYTES = 1 << 12
+"""Written at once: a slow terminal is seen to move."""
 _STALLED_S = 5.0
 _PAUSE_S = 0.05
 """Between two redraws: output that comes meanwhile is written with the next one."""
@@ -113,13 +114,15 @@ class Terminal:
             self._is_moved = True
 
     def close(self, within_s: float = 2.0) -> None:
-        """Write what is queued, if the terminal takes it in time."""
+        """Write what is queued, unless the terminal takes nothing for so long."""
         with self._changed:
             self._frame = None
             self._is_stale = True
             self._closing = True
+            self._moved_s = time.monotonic()
             self._changed.notify()
-        self._thread.join(within_s)
+        while self._thread.is_alive() and (left_s := self._moved_s + within_s - time.monotonic()) > 0:
+            self._thread.join(left_s)
 
     def _run(self) -> None:
         while True:
