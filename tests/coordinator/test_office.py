@@ -72,7 +72,9 @@ class Hands:
 
 
 def line_to(endpoint: Endpoint, folder: Path, hands: Hands, said: list[str]) -> CoordinatorLine:
-    return CoordinatorLine(endpoint, TOKEN, PLAN, hands, Journal(folder / "journal", "agent"), said.append)
+    return CoordinatorLine(
+        endpoint, TOKEN, PLAN, hands, Journal(folder / "journal", "agent"), lambda text, _: said.append(text)
+    )
 
 
 def exited(member: Member) -> Exited:
@@ -176,6 +178,29 @@ def test_strangers_who_know_the_token_and_are_no_agent_are_refused(tmp_path: Pat
     run(story())
 
 
+def test_a_notice_says_over_the_line_whether_it_is_routine(tmp_path: Path) -> None:
+    async def story() -> None:
+        place = Place(tmp_path)
+        await place.open()
+        hands, said = Hands(), list[tuple[str, bool]]()
+        journal = Journal(tmp_path / "journal", "agent")
+        line = CoordinatorLine(
+            place.endpoint, TOKEN, PLAN, hands, journal, lambda text, routine: said.append((text, routine))
+        )
+        await line.reach()
+        line.open()
+        await until(lambda: hands.started == [R0, R1])
+        place.office._noticed("roster 1.1", True)
+        place.office._noticed("r1 is given up", False)
+        await until(lambda: said == [("roster 1.1", True), ("r1 is given up", False)])
+        assert not line.is_away
+        line.end(End(outcome="stopped", why="enough"))
+        await line.close()
+        await place.crash()
+
+    run(story())
+
+
 def test_a_line_tells_each_coordinator_everything_and_finds_the_next_one(tmp_path: Path) -> None:
     async def story() -> None:
         place = Place(tmp_path)
@@ -241,9 +266,8 @@ def test_another_jobs_coordinator_is_refused_before_anything_starts(tmp_path: Pa
         place = Place(tmp_path)
         await place.open()
         hands, said = Hands(), list[str]()
-        stranger = CoordinatorLine(
-            place.endpoint, "cd" * 32, PLAN, hands, Journal(tmp_path / "journal", "agent"), said.append
-        )
+        journal = Journal(tmp_path / "journal", "agent")
+        stranger = CoordinatorLine(place.endpoint, "cd" * 32, PLAN, hands, journal, lambda text, _: said.append(text))
         with pytest.raises(ConfigError, match="does not know this job's token"):
             await stranger.reach()
         await place.crash()

@@ -54,25 +54,29 @@ class Recorder:
 class Room:
     """A server, and members that talk to it."""
 
-    def __init__(self, folder: Path, replicas: int = 2) -> None:
+    def __init__(self, folder: Path, replicas: int = 2, max_restarts: int = 20) -> None:
         self.folder = folder
         self.actuator = Recorder()
-        self.notices: list[str] = []
+        self.notices: list[tuple[str, bool]] = []
+        """Each with whether it is routine."""
         self.warnings: list[str] = []
         names = tuple(f"r{number}" for number in range(replicas))
-        config = MembershipConfig(replicas=names, lanes=4, budget=BudgetConfig(backoff_s=0.0))
+        config = MembershipConfig(replicas=names, lanes=4, budget=BudgetConfig(backoff_s=0.0, max_restarts=max_restarts))
         self.store = Store(folder)
         journal = Journal(folder / "journal", "coordinator")
         job = Enlist(agent="a", job="run", command=("train.py",), config=config)
-        self.server = Server(job, self.store, journal, self.actuator, self.notices.append, self.warnings.append)
+        self.server = Server(job, self.store, journal, self.actuator, self._noticed, self.warnings.append)
+
+    def _noticed(self, text: str, is_routine: bool) -> None:
+        self.notices.append((text, is_routine))
 
     async def open(self) -> None:
         self.endpoint = await self.server.listen("127.0.0.1", 0, TOKEN)
         self.server.open()
 
-    async def member(self, member: Member) -> Connection:
+    async def member(self, member: Member, **terms: str) -> Connection:
         connection = await connect(self.endpoint, TOKEN, str(member), DEADLINE_S)
-        await connection.send(join(member))
+        await connection.send(join(member, **terms))
         return connection
 
     def facts(self, kind: type[Fact]) -> list[Any]:
@@ -81,11 +85,11 @@ class Room:
         ]
 
 
-def join(member: Member) -> Join:
+def join(member: Member, **terms: str) -> Join:
     return Join(
         member=member,
         endpoint=Endpoint("127.0.0.1", 1),
-        contract=Contract(terms={"lanes": "4"}),
+        contract=Contract(terms={"lanes": "4", **terms}),
         seen=NO_VERSION,
         entered=NO_VERSION,
         lanes=4,
@@ -113,6 +117,38 @@ async def pushed(connection: Connection) -> Push:
     message = await connection.receive()
     assert isinstance(message, Push), message
     return message
+
+
+@pytest.mark.parametrize(("term", "steps"), [("12", 12), ("many", None), ("9" * 5000, None)])
+def test_a_rosters_fact_says_how_many_steps_the_job_has(tmp_path: Path, term: str, steps: int | None) -> None:
+    async def story() -> None:
+        room = Room(tmp_path)
+        await room.open()
+        first, _ = await room.member(R0, steps=term), await room.member(R1, steps=term)
+        await pushed(first)
+        assert [made.steps for made in room.facts(RosterMade)] == [steps]
+        await room.server.close()
+
+    run(story())
+
+
+def test_the_operator_is_told_which_lines_are_routine(tmp_path: Path) -> None:
+    async def story() -> None:
+        room = Room(tmp_path, max_restarts=0)
+        await room.open()
+        first, _ = await room.member(R0), await room.member(R1)
+        await pushed(first)
+        room.server.report(exited(R1, "killed by SIGKILL", clean=False))
+        await pushed(first)
+        assert [(text.split()[0], is_routine) for text, is_routine in room.notices] == [
+            ("roster", True),
+            ("roster", True),
+            ("the", False),
+        ]
+        assert room.notices[-1][0].startswith("the job goes on without r1: ")
+        await room.server.close()
+
+    run(story())
 
 
 def test_members_are_started_seated_and_their_roster_is_durable_before_they_hear_of_it(tmp_path: Path) -> None:

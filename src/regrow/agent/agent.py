@@ -28,6 +28,7 @@ from regrow.agent.lookout import Lookout, Watched
 from regrow.agent.oom import OomWatch
 from regrow.agent.reaper import Reaper
 from regrow.agent.relay import Output
+from regrow.agent.sight import Sight
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig, WarmParent
 from regrow.core.errors import ConfigError, InfraError, Invariant
@@ -137,6 +138,23 @@ class Agent:
                 self._strike(worker, worker.pid)
         elif worker.output is None:
             self._gone(worker, f"was ended before it started: {why}", None)
+
+    def look(self) -> list[Sight]:
+        """Everyone that was started and is not gone."""
+        sights: list[Sight] = []
+        for worker in self._workers.values():
+            stamped = worker.page.read() if worker.page is not None else None
+            sights.append(
+                Sight(
+                    member=worker.member,
+                    starts_s=worker.timer.when() if worker.timer is not None else None,
+                    pid=worker.pid,
+                    stamped=stamped,
+                    is_hung=stamped is not None and self._lookout.has_accused(worker.member, stamped.count),
+                    is_doomed=worker.doom is not None,
+                )
+            )
+        return sights
 
     @property
     def warm_pid(self) -> int | None:

@@ -55,7 +55,7 @@ class CoordinatorLine:
         enlist: Enlist,
         workers: Workers,
         journal: Journal,
-        say: Callable[[str], None],
+        say: Callable[[str, bool], None],
     ) -> None:
         self._endpoint = endpoint
         self._token = token
@@ -72,7 +72,8 @@ class CoordinatorLine:
         """On the present connection."""
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_away = False
+        self.is_away = False
+        """As far as is known."""
         self._is_hired = False
         """The coordinator has taken this job: its first order came."""
 
@@ -93,13 +94,13 @@ class CoordinatorLine:
         self._task.add_done_callback(self._failed)
 
     def report(self, report: Report) -> None:
-        if self._is_away and isinstance(report, HangSeen | StallSeen):
+        if self.is_away and isinstance(report, HangSeen | StallSeen):
             return  # it is judged again, and may no longer be so once somebody hears it
         self._reports.append(report)
         self._all_sent.clear()
         self._news.set()
-        if self._is_away and isinstance(report, StopWanted):
-            self._say(f"the coordinator at {self._endpoint} is away: it hears of the stop once it is back")
+        if self.is_away and isinstance(report, StopWanted):
+            self._say(f"the coordinator at {self._endpoint} is away: it hears of the stop once it is back", False)
 
     def end(self, end: End) -> None:
         """The job is over by this process's word."""
@@ -113,7 +114,7 @@ class CoordinatorLine:
     async def close(self) -> None:
         """Hang up, after a last word: that is how the coordinator knows that the workers are gone."""
         if self._task is not None:
-            if not self._is_away:
+            if not self.is_away:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LAST_WORD_S):
                         await self._all_sent.wait()
@@ -180,8 +181,8 @@ class CoordinatorLine:
                 self._workers.start(member, why, delay_s)
             case KillWorker(member=member, why=why):
                 self._workers.kill(member, why)
-            case Notice(text=text):
-                self._say(text)
+            case Notice(text=text, is_routine=is_routine):
+                self._say(text, is_routine)
             case Ended(outcome=outcome, why=why, raised=raised):
                 self.raised = list(raised)
                 if not self.ended.done():
@@ -190,18 +191,18 @@ class CoordinatorLine:
                 if not self.ended.done():
                     self.ended.set_exception(ConfigError(f"{self._endpoint} refuses this job: {why}"))
             case _:
-                self._say(f"the coordinator sent {type(message).__name__}, which is not for an agent")
+                self._say(f"the coordinator sent {type(message).__name__}, which is not for an agent", False)
 
     def _note_away(self, why: str = "") -> None:
-        if not self._is_away:
+        if not self.is_away:
             then = "training goes on, nobody can be replaced until it is back" if self._is_hired else "waiting for it"
-            self._say(f"the coordinator at {self._endpoint} is away{why}: {then}")
-        self._is_away = True
+            self._say(f"the coordinator at {self._endpoint} is away{why}: {then}", False)
+        self.is_away = True
 
     def _note_back(self) -> None:
-        if self._is_away:
-            self._say(f"the coordinator at {self._endpoint} is here")
-        self._is_away = False
+        if self.is_away:
+            self._say(f"the coordinator at {self._endpoint} is here", True)
+        self.is_away = False
 
     def _failed(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:

@@ -77,6 +77,11 @@ class Lookout:
         case = self._cases.get(member)
         return case is not None and not case.investigation.done()
 
+    def has_accused(self, member: Member, count: int) -> bool:
+        """Of hanging at this very stamp."""
+        case = self._cases.get(member)
+        return case is not None and case.count == count
+
     def forget(self, member: Member) -> None:
         """It is gone, and its page with it."""
         case = self._cases.pop(member, None)

@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import time
 import traceback
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,8 +22,10 @@ from regrow.agent.exits import NEVER_JOINED, Exit
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig
 from regrow.cli.conclusion import CODES, conclude, short
+from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, RunDir
+from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
 from regrow.core.errors import RegrowError
@@ -56,6 +59,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """That coordinator's, brought along; None when this run shares its run directory."""
     hangs: HangConfig = HangConfig()
     warm: WarmConfig = WarmConfig()
+    is_live: bool = False
+    """Show the live view: the terminal is a screen."""
+    is_coloured: bool = False
 
 
 class Coordination(Protocol):
@@ -142,10 +148,11 @@ class Launcher:
 
     async def _run_open(self) -> int:
         shown = short(self._run_dir.path)
-        self._terminal.say(f"run directory {shown}; look at it with: regrow status {shown}")
+        self._terminal.say(f"run directory {shown}; look at it with: regrow status {shown}", is_routine=True)
         self._loop.set_exception_handler(self._crashed)
         for number in _STOPPED:
             self._loop.add_signal_handler(number, self._signalled, number)
+        view = self._open_view() if self._plan.is_live else None
         try:
             await self._begin()
             end = await self._coordination.ended
@@ -157,12 +164,36 @@ class Launcher:
             await self._coordination.close()
             for number in _STOPPED:
                 self._loop.remove_signal_handler(number)
+            if view is not None:
+                view.close()
+                self._loop.remove_signal_handler(signal.SIGCONT)
             if self._line is not None and not self._is_open:
                 self._undo()
         conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
         if end.outcome == "stopped":
             return _STOPPED[self._stop or signal.SIGINT]
         return CODES[end.outcome]
+
+    def _open_view(self) -> LiveView:
+        membership = self._plan.membership
+        asked = Asked(
+            job=self._run_dir.path.name,
+            replicas=membership.replicas,
+            budget=membership.budget,
+            began_s=time.monotonic(),
+        )
+        line = self._line
+        view = LiveView(
+            asked,
+            self._run_dir,
+            self._agent,
+            self._terminal,
+            lambda: line is not None and line.is_away,
+            self._plan.is_coloured,
+        )
+        view.open()
+        self._loop.add_signal_handler(signal.SIGCONT, self._terminal.displaced)
+        return view
 
     async def _begin(self) -> None:
         warming = asyncio.create_task(self._warm_up())

@@ -153,6 +153,8 @@ _HANGS = HangConfig()
     metavar="N",
     help="Compare the whole state of all replicas every N steps, and a part of it at each. 0: never.",
 )
+@click.option("--plain", is_flag=True, help="Lines only, also on a terminal. Default there: a live view below them.")
+@click.option("--quiet", is_flag=True, help="Only failures, the end and the script's own output.")
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
 @click.argument("script", type=click.Path(path_type=Path))
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
@@ -178,6 +180,8 @@ def run(
     on_poison: Literal["stop", "skip"],
     poison_after: int,
     audit_every: int,
+    plain: bool,
+    quiet: bool,
     faults: tuple[str, ...],
     script: Path,
     args: tuple[str, ...],
@@ -185,7 +189,8 @@ def run(
     """Train SCRIPT on N replicas and keep it going through failures.
 
     Everything after SCRIPT goes to the script. Its output appears here, each line with its replica's name in front, and
-    is kept in the run directory. The first Ctrl-C (or SIGTERM) stops at the end of the current step, the second at once.
+    is kept in the run directory. On a terminal a live view below it tells step, loss, rate, and what each replica is doing.
+    The first Ctrl-C (or SIGTERM) stops at the end of the current step, the second at once.
 
     \b
     Exit codes:
@@ -202,7 +207,7 @@ def run(
     budget = BudgetConfig(
         max_restarts=max_restarts, max_job_restarts=max_job_restarts, window_s=restart_window, backoff_s=restart_backoff
     )
-    terminal = Terminal()
+    terminal = Terminal(is_quiet=quiet)
     try:
         _check(replicas, min_replicas, lanes, script, faults, hang_factor)
         if lanes is not None and (warning := idle(replicas, lanes)) is not None:
@@ -231,6 +236,8 @@ def run(
             audit_every=audit_every,
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
+            is_live=terminal.is_screen and os.environ.get("TERM", "dumb") != "dumb" and not (plain or quiet),
+            is_coloured=not os.environ.get("NO_COLOR"),
         )
         code = asyncio.run(_launch(plan, terminal))
     except ConfigError as error:

@@ -22,6 +22,11 @@ def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
     return f"roster {notice.roster.version} ({notice.why}): {names}"
 
 
+def is_routine(notice: Made | Granted | Lost | Poisoned | Spared) -> bool:
+    """How the job answers a failure that was told already: nobody has to do anything about it."""
+    return isinstance(notice, Made | Granted)
+
+
 def idle(replicas: int, lanes: int) -> str | None:
     """A warning, when some replicas have nothing to compute."""
     if replicas <= lanes:

@@ -150,9 +150,9 @@ class Office:
         server.agent_gone()
         self._opened.set_result(server)
 
-    def _noticed(self, text: str) -> None:
+    def _noticed(self, text: str, is_routine: bool) -> None:
         self._say(text)
-        self._agent.notice(text)
+        self._agent.notice(text, is_routine)
 
     def _refuse(self, peer: str, why: str) -> None:
         self._journal.write(Refused(peer=peer, why=why))

@@ -54,8 +54,8 @@ class RemoteAgent:
     def kill(self, member: Member, why: str) -> None:
         self._give(Kill(member=member, why=why))
 
-    def notice(self, text: str) -> None:
-        self._say(Notice(text=text))
+    def notice(self, text: str, is_routine: bool) -> None:
+        self._say(Notice(text=text, is_routine=is_routine))
 
     def conclude(self, end: End, raised: list[Raised]) -> None:
         first = [end.first] if end.first is not None else []

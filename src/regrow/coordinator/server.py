@@ -15,7 +15,7 @@ from typing import Protocol, assert_never
 import msgspec
 
 from regrow.coordinator.line import Line
-from regrow.coordinator.notices import idle, told
+from regrow.coordinator.notices import idle, is_routine, told
 from regrow.coordinator.store import Store
 from regrow.core.attendance import names_member
 from regrow.core.errors import ConfigError, InfraError
@@ -53,6 +53,7 @@ from regrow.core.messages import (
     Exited,
     FromMember,
     HangSeen,
+    Join,
     Push,
     Raised,
     Refuse,
@@ -92,7 +93,8 @@ class Actuator(Protocol):
 
 
 class Server:
-    """`ended` gets the End of the job. `notice` gets lines for the operator, `warn` this process's own trouble."""
+    """`ended` gets the End of the job. `notice` gets lines for the operator, with whether each is routine; `warn` gets this
+    process's own trouble."""
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class Server:
         store: Store,
         journal: Journal,
         actuator: Actuator,
-        notice: Callable[[str], None],
+        notice: Callable[[str, bool], None],
         warn: Callable[[str], None],
     ) -> None:
         self._job = job
@@ -116,6 +118,8 @@ class Server:
         self._noted: JobEnded | None = None
         self.raised: list[Raised] = []
         """Every exception of the user's script, in the order heard."""
+        self._steps: int | None = None
+        """Of the job, once a member has said so."""
         self._is_founded = self._saved is not None and self._saved.roster is not None
         self._started: set[Member] = set()
         self._dead: set[Member] = set()
@@ -187,7 +191,8 @@ class Server:
         roster = self._saved.roster if self._saved else None
         if roster is not None:
             if not any(isinstance(fact, RosterMade) and fact.version == roster.version for fact in facts):
-                self._journal.write(_made(Made(roster=roster, why="saved by a coordinator that died before it noted this")))
+                made = Made(roster=roster, why="saved by a coordinator that died before it noted this")
+                self._journal.write(_made(made, self._steps))
         elif self._saved is None and self._job.config.lanes is not None:
             self._note_job(self._job.config.lanes)
 
@@ -239,6 +244,9 @@ class Server:
             self._feed(Heard(now=_now(), message=message))
 
     def _note(self, message: FromMember) -> None:
+        if isinstance(message, Join):
+            steps = message.contract.terms.get("steps", "")
+            self._steps = int(steps) if steps.isdecimal() and len(steps) < 19 else None
         if isinstance(message, Raised):
             self.raised.append(message)
             self._journal.write(
@@ -309,34 +317,37 @@ class Server:
                 self._tell_made(effect)
             case Granted(member=member, restart=restart, why=why):
                 self._journal.write(RestartPlanned(member=member, why=why, **msgspec.structs.asdict(restart)))
-                self._notice(told(effect))
+                self._tell(effect)
             case Lost(replica=replica, why=why, left=left, needed=needed):
                 self._journal.write(ReplicaLost(replica=replica, why=why, left=left, needed=needed))
-                self._notice(told(effect))
+                self._tell(effect)
             case Spared(member=member, why=why):
                 self._journal.write(WorkerSpared(member=member, why=why))
-                self._notice(told(effect))
+                self._tell(effect)
             case Poisoned(poison=poison, samples=samples, decision=decision):
                 self._journal.write(
                     LanePoisoned(cell=poison.cell, replicas=poison.replicas, samples=samples, decision=decision)
                 )
-                self._notice(told(effect))
+                self._tell(effect)
             case End():
                 self.end(effect)
             case _:
                 assert_never(effect)
         return True
 
+    def _tell(self, notice: Made | Granted | Lost | Poisoned | Spared) -> None:
+        self._notice(told(notice), is_routine(notice))
+
     def _tell_made(self, made: Made) -> None:
         roster, config = made.roster, self._job.config
         faultpoint("made", roster=roster.version.n)
-        self._journal.write(_made(made))
-        self._notice(told(made))
+        self._journal.write(_made(made, self._steps))
+        self._tell(made)
         if config.lanes is None and not self._is_founded:
             lanes = sum(len(seat.lanes) for seat in roster.seats)
             self._note_job(lanes)
             if (warning := idle(len(roster.seats), lanes)) is not None:
-                self._notice(warning)
+                self._notice(warning, False)
         self._is_founded = True
 
     def _persist(self, saved: Saved) -> bool:
@@ -369,7 +380,7 @@ class Server:
             self._loop.call_exception_handler({"message": "the coordinator failed", "exception": error})
 
 
-def _made(made: Made) -> RosterMade:
+def _made(made: Made, steps: int | None) -> RosterMade:
     roster = made.roster
     seats = tuple(SeatTaken(member=seat.member, founder=seat.founder, lanes=seat.lanes) for seat in roster.seats)
     return RosterMade(
@@ -382,6 +393,7 @@ def _made(made: Made) -> RosterMade:
         suspects=roster.suspects,
         halt=roster.halt,
         shrinks=roster.shrinks,
+        steps=steps,
     )
 
 

@@ -236,6 +236,8 @@ class Notice(_Message, frozen=True, kw_only=True):
     """A line for the operator's terminal."""
 
     text: str
+    is_routine: bool = False
+    """Nobody has to do anything about it."""
 
 
 class Ended(_Message, frozen=True, kw_only=True):

@@ -39,6 +39,8 @@ class RosterMade(_Fact, frozen=True, kw_only=True):
     suspects: tuple[Suspect, ...] = ()
     halt: Halt | None = None
     shrinks: bool = False
+    steps: int | None = None
+    """Of the whole job; None when no member has said so yet."""
 
 
 class WorkerStarted(_Fact, frozen=True, kw_only=True):

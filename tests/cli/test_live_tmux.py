@@ -1,0 +1,93 @@
+"""The live view on a real terminal emulator: what tmux shows of it, through deaths, resizes, a stop and the end."""
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from command import REGROW, wait_for
+from sitting import SCRIPT
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: apt-get install tmux"),
+]
+
+
+class Tmux:
+    """A server of its own with one window, in which a shell runs."""
+
+    def __init__(self, folder: Path, columns: int, lines: int) -> None:
+        self._socket = str(folder / "tmux")
+        environ = {key: value for key, value in os.environ.items() if not key.startswith("TMUX")}
+        shell = "env PS1='shell: ' bash --norc --noprofile"
+        size = ["-x", str(columns), "-y", str(lines)]
+        command = ["tmux", "-S", self._socket, "-f", "/dev/null", "new-session", "-d", *size, shell]
+        subprocess.run(command, cwd=folder, env=environ, check=True, timeout=60)
+
+    def __call__(self, *command: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", self._socket, *command], capture_output=True, text=True, check=False, timeout=60
+        )
+        return done.stdout
+
+    def type(self, *keys: str) -> None:
+        self("send-keys", *keys)
+
+    @property
+    def screen(self) -> str:
+        """What is to be seen now."""
+        return self("capture-pane", "-p")
+
+    @property
+    def scroll(self) -> list[str]:
+        """All of it, from the beginning; rows that were wrapped are one."""
+        return self("capture-pane", "-p", "-J", "-S", "-").rstrip().splitlines()
+
+    def wait(self, pattern: str) -> None:
+        seen: list[str] = []
+
+        def is_there() -> bool:
+            seen[:] = [self.screen]
+            return re.search(pattern, seen[0]) is not None
+
+        try:
+            wait_for(is_there, pattern)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; the screen:\n{seen[0]}") from None
+
+
+@pytest.fixture
+def tmux(tmp_path: Path) -> Iterator[Tmux]:
+    made = Tmux(tmp_path, 110, 30)
+    yield made
+    made("kill-server")
+
+
+def test_the_view_in_tmux(tmux: Tmux, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    tmux.type(f"{REGROW} run --run-dir run --replicas 2 train.py 1000000", "Enter")
+    tmux.wait(
+        r"run \| step \d+ of 1000000 \| loss .* coordinator here\n  r0.0 +\d+  lanes 0-3 .*\n  r1.0 +(\d+)  lanes 4-7 "
+    )
+    pid = re.search(r"  r1.0 +(\d+) ", tmux.screen)
+    assert pid is not None
+    tmux("resize-window", "-x", "50", "-y", "24")
+    tmux.wait(r"run \| step \d+ of 1000000 .*\n(  .*\n)?  (.* )?coordinator here\n  r0\.0 ")
+    tmux.type("C-z")
+    tmux.wait(r"Stopped")
+    tmux.type(f"kill -9 {pid[1]}; fg", "Enter")
+    tmux.wait(r"  r1.1 +\d+  lanes 4-7 ")
+    tmux("resize-window", "-x", "110", "-y", "30")
+    tmux.wait(r"1 of 200 restarts \| coordinator here\n")
+    tmux.type("C-c")
+    tmux.wait(r"the job was stopped: every member has left\nshell:")
+    _, resumed, prompt = "\n".join(tmux.scroll).split("\nshell:")
+    rows = resumed.splitlines()[2:]  # what was typed, and what the shell says to it
+    assert rows and all(row.startswith(("[r", "regrow: ")) for row in rows), "nothing of the view is left"
+    assert prompt == ""
+    steps = [int(found) for found in re.findall(r"^\[r\d\] step (\d+) is done$", "\n".join(tmux.scroll), re.MULTILINE)]
+    assert steps == list(range(len(steps))), "every line of the script is there once, in order"
