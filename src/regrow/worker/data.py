@@ -1,54 +1,48 @@
-"""The job's data: a map-style dataset, cut into microbatches by (seed, step, lane, microbatch) and by nothing else."""
+"""The job's data, as the two loops see it: microbatches by (step, lane, microbatch), and by nothing else."""
 
 from collections.abc import Callable
-from typing import Any, Protocol
-
-import torch.utils.data
+from typing import Any
 
 from regrow.core.errors import ConfigError
-from regrow.core.order import Plan
-
-
-class MapStyle(Protocol):
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
+from regrow.core.order import Grid
+from regrow.worker.sources import Function, MapStyle, Samples
 
 
 class Data:
     """Fetches microbatches; holds no position."""
 
-    def __init__(self, dataset: MapStyle, plan: Plan, collate: Callable[[list[Any]], Any]) -> None:
-        self.plan = plan
-        self._dataset = dataset
-        self._collate = collate
+    def __init__(self, source: Samples | Function) -> None:
+        self.grid: Grid = source.grid
+        self.terms: dict[str, str] = source.terms
+        """What all replicas must agree on."""
+        self._source = source
 
     def microbatch(self, step: int, lane: int, microbatch: int) -> Any:
-        return self._collate([self._dataset[index] for index in self.plan.samples(step, lane, microbatch)])
+        return self._source.make(step, lane, microbatch)
 
 
 def make_data(
-    dataset: MapStyle,
+    source: MapStyle | Callable[[int, int, int], Any],
+    grid: Grid,
     *,
-    seed: int,
-    lanes: int,
-    microbatches_per_lane: int,
-    batch_size: int,
+    batch_size: int | None,
     collate: Callable[[list[Any]], Any] | None,
 ) -> Data:
-    if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise ConfigError(
-            f"data() got a {type(dataset).__qualname__}, which is not a map-style dataset: it needs __len__ and __getitem__"
-        )
-    size = len(dataset)
-    if size < 1:
-        raise ConfigError("data() got an empty dataset: there is nothing to train on")
-    if batch_size < 1:
-        raise ConfigError(f"batch_size={batch_size} must be at least 1")
-    plan = Plan(
-        seed=seed,
-        lanes=lanes,
-        microbatches_per_lane=microbatches_per_lane,
-        batch_size=batch_size,
-        dataset_size=size,
+    what = f"data() got a {type(source).__qualname__}"
+    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+        if batch_size is None:
+            raise ConfigError(
+                f"{what}, which is a dataset: say how many samples a microbatch holds, data(..., batch_size=4)"
+            )
+        if batch_size < 1:
+            raise ConfigError(f"batch_size={batch_size} must be at least 1")
+        return Data(Samples(source, grid, batch_size, collate))
+    if callable(source):
+        for name, value in (("batch_size", batch_size), ("collate", collate)):
+            if value is not None:
+                raise ConfigError(f"{what} and {name}={value}: a function returns whole microbatches, leave {name} out")
+        return Data(Function(source, grid))
+    raise ConfigError(
+        f"{what}, which is neither a map-style dataset (it has no __len__ and __getitem__) nor a function of (step, lane, "
+        "microbatch)"
     )
-    return Data(dataset, plan, collate or torch.utils.data.default_collate)

@@ -13,7 +13,7 @@ from regrow.core.errors import ConfigError, Mismatch, PoisonError, StateError
 from regrow.core.events import StepEntered, StopAsked
 from regrow.core.lanes import Cell, lanes_in
 from regrow.core.messages import Contract, Join
-from regrow.core.order import mix
+from regrow.core.order import Grid, mix
 from regrow.core.progress import Phase
 from regrow.core.records import Departed, Fact
 from regrow.core.roster import Endpoint
@@ -25,7 +25,7 @@ from regrow.state.tracked import Tracked
 from regrow.worker import numerics
 from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
-from regrow.worker.data import Data, MapStyle, make_data
+from regrow.worker.data import Data, make_data
 from regrow.worker.driver import Driver
 from regrow.worker.guard import Guard
 from regrow.worker.mesh import Mesh
@@ -34,6 +34,7 @@ from regrow.worker.randomness import seed_everything
 from regrow.worker.replica import Replica
 from regrow.worker.session import Session
 from regrow.worker.solo import ME, SoloLink, founding
+from regrow.worker.sources import MapStyle
 from regrow.worker.step import Step
 
 DEFAULT_LANES = 8
@@ -102,16 +103,21 @@ class Job:
         for name, thing in objects.items():
             self._tracked.add(name, thing)
 
-    def data(self, dataset: MapStyle, batch_size: int, collate: Callable[[list[Any]], Any] | None = None) -> Data:
-        """A map-style dataset in microbatches of batch_size samples. Every sample of an epoch is used exactly once."""
-        return make_data(
-            dataset,
-            seed=self.seed,
-            lanes=self.lanes,
-            microbatches_per_lane=self.microbatches_per_lane,
-            batch_size=batch_size,
-            collate=collate,
-        )
+    def data(
+        self,
+        source: MapStyle | Callable[[int, int, int], Any],
+        batch_size: int | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> Data:
+        """The job's data, as microbatches.
+
+        source: a map-style dataset, of which every sample is used exactly once in an epoch; or a function of (step, lane,
+            microbatch) that returns a microbatch. It must be pure: whoever calls it, the same arguments give the same batch.
+        batch_size: samples of a microbatch; not for a function.
+        collate: makes a microbatch of a list of samples (default: torch's); not for a function.
+        """
+        grid = Grid(seed=self.seed, lanes=self.lanes, microbatches_per_lane=self.microbatches_per_lane)
+        return make_data(source, grid, batch_size=batch_size, collate=collate)
 
     def digest(self) -> str:
         """sha256 over all tracked state, in hex."""
@@ -190,18 +196,15 @@ class Job:
         return driver
 
     def _contract(self, count: int, data: Data) -> Contract:
-        plan = data.plan
         terms = {
             "lanes": str(self.lanes),
             "microbatches_per_lane": str(self.microbatches_per_lane),
             "seed": str(self.seed),
             "steps": str(count),
-            "batch_size": str(plan.batch_size),
-            "dataset size": str(plan.dataset_size),
             "tracked objects": ", ".join(self._tracked.objects),
             "skipped lanes": ", ".join(map(str, self._skips)),
         }
-        return Contract(terms=terms | numerics.terms())
+        return Contract(terms=terms | data.terms | numerics.terms())
 
     def _loop(self, driver: Driver, data: Data) -> Iterator[Step]:
         guard = Guard(self._tracked.parameters())
