@@ -85,6 +85,11 @@ def fetch_seed(seed: int, step: int, lane: int, microbatch: int) -> int:
     return mix(seed, 0xDA, step, lane, microbatch)
 
 
+def sample_seed(seed: int, position: int) -> int:
+    """The random state in which the sample at this place of the stream is read: another one in each epoch."""
+    return mix(seed, 0x5A, position)
+
+
 def commit_seed(seed: int, step: int) -> int:
     """The random state everyone has on leaving the inner loop of this step."""
     return mix(seed, 0xC0, step)

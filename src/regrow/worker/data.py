@@ -4,7 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from regrow.core.errors import ConfigError
-from regrow.core.order import Grid
+from regrow.core.order import Grid, fetch_seed
+from regrow.worker.randomness import seed_everything
 from regrow.worker.sources import Function, MapStyle, Samples
 
 
@@ -18,6 +19,8 @@ class Data:
         self._source = source
 
     def microbatch(self, step: int, lane: int, microbatch: int) -> Any:
+        # Devices too: data that is made here may be made on one.
+        seed_everything(fetch_seed(self.grid.seed, step, lane, microbatch))
         return self._source.make(step, lane, microbatch)
 
 

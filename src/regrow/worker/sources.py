@@ -1,13 +1,19 @@
-"""Sources of microbatches: each a pure function of (step, lane, microbatch), in whichever process it is called."""
+"""Sources of microbatches: each a pure function of (step, lane, microbatch), in whichever process it is called.
 
-from collections.abc import Callable
+Each sample is read in a random state of its own, and with one thread of torch's: whatever else is read beside it, and
+wherever, random augmentation comes out the same.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 import msgspec
 import torch.utils.data
 
 from regrow.core.errors import ConfigError
-from regrow.core.order import Grid, Plan
+from regrow.core.order import Grid, Plan, fetch_seed, sample_seed
+from regrow.worker.randomness import seed_host
 
 
 class MapStyle(Protocol):
@@ -28,7 +34,19 @@ class Samples:
         self._collate = collate or torch.utils.data.default_collate
 
     def make(self, step: int, lane: int, microbatch: int) -> Any:
-        return self._collate([self._dataset[index] for index in self.grid.samples(step, lane, microbatch)])
+        with _one_thread():
+            samples = [self._sample(position) for position in self.grid.positions(step, lane, microbatch)]
+            seed_host(fetch_seed(self.grid.seed, step, lane, microbatch))
+            return self._collate(samples)
+
+    def _sample(self, position: int) -> Any:
+        index = self.grid.sample(position)
+        seed_host(sample_seed(self.grid.seed, position))
+        try:
+            return self._dataset[index]
+        except Exception as error:
+            error.add_note(f"in sample {index} of the dataset")
+            raise
 
 
 class Function:
@@ -40,4 +58,20 @@ class Function:
         self._function = function
 
     def make(self, step: int, lane: int, microbatch: int) -> Any:
-        return self._function(step, lane, microbatch)
+        with _one_thread():
+            seed_host(fetch_seed(self.grid.seed, step, lane, microbatch))
+            return self._function(step, lane, microbatch)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """A sum over several threads has other bits; data workers have one."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -14,7 +14,7 @@ from regrow.core.effects import Commit, Compute, Leave, Reduce
 from regrow.core.errors import ConfigError
 from regrow.core.events import LaneDone
 from regrow.core.lanes import lanes_in
-from regrow.core.order import commit_seed, fetch_seed, microbatch_seed
+from regrow.core.order import commit_seed, microbatch_seed
 from regrow.core.progress import Phase
 from regrow.core.records import Committed, Fact, LaneComputed
 from regrow.shell.faultpoint import faultpoint
@@ -128,7 +128,6 @@ class Step:
         stamp = self._driver.stamp
         for number in range(grid.microbatches_per_lane):
             stamp.enter(Phase.DATA, self.index, lane)
-            seed_everything(fetch_seed(grid.seed, self.index, lane, number))
             batch = self._data.microbatch(self.index, lane, number)
             # After the fetch: what the data drew, and in which process, must not reach the forward pass.
             seed_everything(microbatch_seed(grid.seed, self.index, lane, number))
