@@ -1,6 +1,14 @@
-"""Training fed in one of several ways: `feeding.py WAY`. Every way draws random numbers as it makes its data."""
+"""Training fed in one of several ways: `feeding.py WAY`. Every way draws random numbers as it makes its data.
+
+With --marks FOLDER data workers leave their pids there, and r1's may be told to hang.
+"""
 
 import argparse
+import os
+import random
+import signal
+import time
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -9,6 +17,24 @@ from tiny import wait_for_strength
 import regrow
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+ME = f"{os.environ.get('REGROW_REPLICA', 'alone')}.{os.environ.get('REGROW_INCARNATION', 0)}"
+
+
+class Augmented(torch.utils.data.Dataset):
+    def __init__(self, marks: Path | None, hangs: bool) -> None:
+        self._marks, self._hangs, self._trainer = marks, hangs, os.getpid()
+
+    def __len__(self) -> int:
+        return 61
+
+    def __getitem__(self, index: int) -> Batch:
+        if self._marks and os.getpid() != self._trainer:
+            (self._marks / f"{ME}-{os.getpid()}").touch()
+            if index == 7 and self._hangs and not (self._marks / "hung").exists():
+                (self._marks / "hung").write_text(str(os.getpid()))
+                signal.pause()
+        x = torch.sin(torch.arange(16) * (index + 1.0)) + 0.1 * torch.randn(16) * random.random()
+        return x, x[:4] * x[4:8]
 
 
 def batch_of(step: int, lane: int, microbatch: int) -> Batch:
@@ -18,19 +44,31 @@ def batch_of(step: int, lane: int, microbatch: int) -> Batch:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=["function"])
+    parser.add_argument("way", choices=["function", "samples"])
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--timeout", type=float)
+    parser.add_argument("--marks", type=Path)
+    parser.add_argument("--hang", action="store_true", help="in r1's first life a data worker hangs, once")
+    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--wait-for", type=Path, help="do not leave the fourth step before this file exists")
     parser.add_argument("--hold", type=int, default=0, help="wait for so many members from the seventh step on")
     args = parser.parse_args()
     job = regrow.join(lanes=6, microbatches_per_lane=2, seed=5)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(32), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     job.track(model=model, optimizer=optimizer)
-    data = job.data(batch_of)
-    for step in job.steps(9, data):
+    options = {"num_workers": args.workers, "timeout_s": args.timeout}
+    if args.way == "function":
+        data = job.data(batch_of, **options)
+    else:
+        data = job.data(Augmented(args.marks, args.hang and ME == "r1.0"), batch_size=3, **options)
+    for step in job.steps(args.steps, data):
         for x, y in step:
             step.backward((model(x) - y).square().mean())
         optimizer.step()
         optimizer.zero_grad()
+        while args.wait_for and step.index == 3 and not args.wait_for.exists():
+            time.sleep(0.005)
         if args.hold and step.index >= 6:
             wait_for_strength(args.hold, step.index)
         if step.reporter:

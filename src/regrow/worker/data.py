@@ -3,8 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from regrow.core.errands import Errand
 from regrow.core.errors import ConfigError
+from regrow.core.lanes import Cell
 from regrow.core.order import Grid, fetch_seed
+from regrow.core.progress import Phase
+from regrow.shell.stamp import Stamp
+from regrow.worker.prefetch import TRIES, Prefetch, PrefetchConfig
 from regrow.worker.randomness import seed_everything
 from regrow.worker.sources import Function, MapStyle, Samples
 
@@ -12,16 +20,57 @@ from regrow.worker.sources import Function, MapStyle, Samples
 class Data:
     """Fetches microbatches; holds no position."""
 
-    def __init__(self, source: Samples | Function) -> None:
+    def __init__(self, source: Samples | Function, config: PrefetchConfig, pins: bool) -> None:
         self.grid: Grid = source.grid
         self.terms: dict[str, str] = source.terms
         """What all replicas must agree on."""
         self._source = source
+        self._pins = pins
+        self._timeout_s = config.timeout_s
+        # Here, and not at the first step: the later a process is forked, the more threads and connections it has.
+        self._prefetch = Prefetch(source, config) if config.workers else None
+        self._expected: Callable[[int], tuple[Cell, ...]] = lambda count: ()
+        self._stamp = Stamp()
+
+    def attend(self, expected: Callable[[int], tuple[Cell, ...]], stamp: Stamp) -> None:
+        """expected: so many cells that this replica will be asked for, as far as is known."""
+        self._expected, self._stamp = expected, stamp
 
     def microbatch(self, step: int, lane: int, microbatch: int) -> Any:
-        # Devices too: data that is made here may be made on one.
-        seed_everything(fetch_seed(self.grid.seed, step, lane, microbatch))
-        return self._source.make(step, lane, microbatch)
+        batch = self._fetch(Errand(step, lane, microbatch))
+        return pin_memory(batch) if self._pins else batch  # type: ignore[no-untyped-call]
+
+    def close(self) -> None:
+        """No data worker is left afterwards."""
+        if self._prefetch is not None:
+            self._prefetch.close()
+
+    def _fetch(self, errand: Errand) -> Any:
+        if self._prefetch is None:
+            # Devices too: data that is made here may be made on one.
+            seed_everything(fetch_seed(self.grid.seed, errand.step, errand.lane, errand.microbatch))
+            return self._source.make(errand.step, errand.lane, errand.microbatch)
+        wanted = self._wanted(errand, self._prefetch.reach)
+        try:
+            if self._timeout_s is None or self._prefetch.is_ready(wanted):
+                return self._prefetch.take(wanted)
+            # The user has said how long a data worker may take: no learned limit may be shorter.
+            with self._stamp.aside(Phase.BUSY, "a data worker", at_most_s=2 * TRIES * self._timeout_s):
+                return self._prefetch.take(wanted)
+        finally:
+            for took_s in self._prefetch.took_s:
+                self._stamp.learn(Phase.DATA, took_s)
+            self._prefetch.took_s.clear()
+
+    def _wanted(self, needed: Errand, count: int) -> list[Errand]:
+        """The one that is needed now, the rest of its lane, and what will follow."""
+        lanes = self.grid.microbatches_per_lane
+        here = Cell(needed.step, needed.lane)
+        wanted = [Errand(here.step, here.lane, number) for number in range(needed.microbatch, lanes)]
+        for cell in self._expected(2 + count // lanes):
+            if cell != here:
+                wanted += [Errand(cell.step, cell.lane, number) for number in range(lanes)]
+        return wanted[:count]
 
 
 def make_data(
@@ -30,7 +79,26 @@ def make_data(
     *,
     batch_size: int | None,
     collate: Callable[[list[Any]], Any] | None,
+    num_workers: int,
+    prefetch: int,
+    pins: bool,
+    timeout_s: float | None,
 ) -> Data:
+    if num_workers < 0 or prefetch < 1:
+        raise ConfigError(f"num_workers={num_workers} must be at least 0, and prefetch={prefetch} at least 1")
+    if timeout_s is not None and (not timeout_s > 0 or not num_workers):
+        raise ConfigError(f"timeout_s={timeout_s} with num_workers={num_workers}: it is for data workers, and more than 0")
+    config = PrefetchConfig(workers=num_workers, ahead=prefetch, timeout_s=timeout_s)
+    made = _source(source, grid, batch_size, collate)
+    return Data(made, config, pins and torch.cuda.is_available())
+
+
+def _source(
+    source: MapStyle | Callable[[int, int, int], Any],
+    grid: Grid,
+    batch_size: int | None,
+    collate: Callable[[list[Any]], Any] | None,
+) -> Samples | Function:
     what = f"data() got a {type(source).__qualname__}"
     if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
         if batch_size is None:
@@ -39,12 +107,12 @@ def make_data(
             )
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size} must be at least 1")
-        return Data(Samples(source, grid, batch_size, collate))
+        return Samples(source, grid, batch_size, collate)
     if callable(source):
         for name, value in (("batch_size", batch_size), ("collate", collate)):
             if value is not None:
                 raise ConfigError(f"{what} and {name}={value}: a function returns whole microbatches, leave {name} out")
-        return Data(Function(source, grid))
+        return Function(source, grid)
     raise ConfigError(
         f"{what}, which is neither a map-style dataset (it has no __len__ and __getitem__) nor a function of (step, lane, "
         "microbatch)"

@@ -108,6 +108,11 @@ class Job:
         source: MapStyle | Callable[[int, int, int], Any],
         batch_size: int | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
+        *,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+        timeout_s: float | None = None,
     ) -> Data:
         """The job's data, as microbatches.
 
@@ -115,9 +120,23 @@ class Job:
             microbatch) that returns a microbatch. It must be pure: whoever calls it, the same arguments give the same batch.
         batch_size: samples of a microbatch; not for a function.
         collate: makes a microbatch of a list of samples (default: torch's); not for a function.
+        num_workers: data workers, processes of this replica that make microbatches ahead; 0: they are made when needed. They
+            see the source as it is now.
+        prefetch: how many microbatches each data worker is asked for at a time.
+        pin_memory: hand out tensors in pinned memory, where there is a device to copy them to.
+        timeout_s: a data worker that is waited for longer than this is replaced.
         """
         grid = Grid(seed=self.seed, lanes=self.lanes, microbatches_per_lane=self.microbatches_per_lane)
-        return make_data(source, grid, batch_size=batch_size, collate=collate)
+        return make_data(
+            source,
+            grid,
+            batch_size=batch_size,
+            collate=collate,
+            num_workers=num_workers,
+            prefetch=prefetch,
+            pins=pin_memory,
+            timeout_s=timeout_s,
+        )
 
     def digest(self) -> str:
         """sha256 over all tracked state, in hex."""
@@ -171,6 +190,7 @@ class Job:
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
         driver = Driver(attendance, replica, Partials(trained, self.lanes), self._note, self._stamp)
+        data.attend(driver.expected, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes, self._skips))
@@ -221,6 +241,7 @@ class Job:
                 if first.fault is not None:
                     self._fail(first)
                 self._depart(first)
+                data.close()
                 faultpoint("after")
                 return
             guard.remember()
