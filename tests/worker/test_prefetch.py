@@ -1,6 +1,7 @@
 """Data workers of a job of one: the same microbatches as without them, and what becomes of those that die, hang or raise."""
 
 import os
+import select
 import signal
 import socket
 from collections.abc import Callable
@@ -142,6 +143,21 @@ def test_data_workers_hold_none_of_the_jobs_connections_and_end_with_the_loop(tm
         sockets = [line for line in mark.read_text().splitlines() if line.startswith("socket:")]
         assert len(sockets) == 1 and ours not in sockets, "its own line alone"
         assert not Path(f"/proc/{mark.name}").exists()
+
+
+def test_when_their_parent_dies_data_workers_die_and_the_replica_says_so() -> None:
+    def who(step: int, lane: int, microbatch: int) -> torch.Tensor:
+        return torch.tensor([[os.getpid(), os.getppid(), 0]])
+
+    job, _ = fresh()
+    data = job.data(who, num_workers=1)
+    worker, parent, _ = data.microbatch(0, 0, 0)[0].tolist()
+    gone = os.pidfd_open(worker)
+    os.kill(parent, signal.SIGKILL)
+    assert select.select([gone], [], [], 30)[0], "it outlived its parent"
+    os.close(gone)
+    with pytest.raises(regrow.InfraError, match=rf"pid {parent}\) was killed by SIGKILL"):
+        data.microbatch(1, 0, 0)
 
 
 def test_without_a_device_pinned_memory_is_plain_memory() -> None:
