@@ -8,6 +8,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -33,8 +34,49 @@ class Augmented(torch.utils.data.Dataset):
             if index == 7 and self._hangs and not (self._marks / "hung").exists():
                 (self._marks / "hung").write_text(str(os.getpid()))
                 signal.pause()
-        x = torch.sin(torch.arange(16) * (index + 1.0)) + 0.1 * torch.randn(16) * random.random()
-        return x, x[:4] * x[4:8]
+        return sample(index)
+
+
+class Dealt(torch.utils.data.IterableDataset):
+    """Plain: an order drawn anew in each epoch, of which every lane takes its part."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        order = list(range(61))
+        random.shuffle(order)
+        for index in order:
+            yield sample(index)
+
+
+class Shards:
+    """Split by itself; a stream says where it is."""
+
+    def for_lane(self, lane: int, lanes: int) -> "Shard":
+        return Shard(lane, lanes)
+
+
+class Shard:
+    def __init__(self, lane: int, lanes: int) -> None:
+        self._at, self._lanes = torch.tensor(lane), lanes
+
+    def __iter__(self) -> "Shard":
+        return self
+
+    def __next__(self) -> Batch:
+        if self._at >= 61:
+            raise StopIteration
+        self._at += self._lanes
+        return sample(int(self._at))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        return {"at": self._at}
+
+    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
+        self._at = state["at"]
+
+
+def sample(index: int) -> Batch:
+    x = torch.sin(torch.arange(16) * (index + 1.0)) + 0.1 * torch.randn(16) * random.random()
+    return x, x[:4] * x[4:8]
 
 
 def batch_of(step: int, lane: int, microbatch: int) -> Batch:
@@ -44,7 +86,7 @@ def batch_of(step: int, lane: int, microbatch: int) -> Batch:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=["function", "samples"])
+    parser.add_argument("way", choices=["function", "samples", "dealt", "shards"])
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--timeout", type=float)
     parser.add_argument("--marks", type=Path)
@@ -58,10 +100,13 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     job.track(model=model, optimizer=optimizer)
     options = {"num_workers": args.workers, "timeout_s": args.timeout}
-    if args.way == "function":
-        data = job.data(batch_of, **options)
-    else:
-        data = job.data(Augmented(args.marks, args.hang and ME == "r1.0"), batch_size=3, **options)
+    match args.way:
+        case "function":
+            data = job.data(batch_of, **options)
+        case "samples":
+            data = job.data(Augmented(args.marks, args.hang and ME == "r1.0"), batch_size=3, **options)
+        case _:
+            data = job.data(Dealt() if args.way == "dealt" else Shards(), batch_size=3)
     for step in job.steps(args.steps, data):
         for x, y in step:
             step.backward((model(x) - y).square().mean())

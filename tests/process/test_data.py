@@ -17,7 +17,7 @@ pytestmark = pytest.mark.process
 
 SCRIPT = HERE / "feeding.py"
 FAULTS = ("--fault", "r1:backward:step=2:SIGKILL", "--fault", "r2:reduced:step=5:SIGKILL")
-WAYS = [("function", 0), ("function", 2), ("samples", 0), ("samples", 2)]
+WAYS = [("function", 0), ("function", 2), ("samples", 0), ("samples", 2), ("dealt", 0), ("shards", 0)]
 
 
 @cache

@@ -216,7 +216,7 @@ def test_sparse_gradients_are_refused_by_name() -> None:
     [
         (lambda job: job.data(Numbers(0), batch_size=1), "empty dataset"),
         (lambda job: job.data(Numbers(), batch_size=0), "batch_size=0"),
-        (lambda job: job.data(iter([1]), batch_size=1), "map-style"),
+        (lambda job: job.data(3, batch_size=1), "neither a map-style dataset"),
         (lambda job: job.data(Numbers()), "say how many samples"),
         (lambda job: job.data(Numbers(), 1, num_workers=-1), "num_workers=-1"),
         (lambda job: job.data(Numbers(), 1, prefetch=0), "prefetch=0"),

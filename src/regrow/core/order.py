@@ -90,6 +90,11 @@ def sample_seed(seed: int, position: int) -> int:
     return mix(seed, 0x5A, position)
 
 
+def item_seed(seed: int, epoch: int, lane: int, item: int) -> int:
+    """The random state in which an item of a lane's own stream is read; lane -1: of a stream that all lanes read."""
+    return mix(seed, 0x17, epoch, lane, item)
+
+
 def commit_seed(seed: int, step: int) -> int:
     """The random state everyone has on leaving the inner loop of this step."""
     return mix(seed, 0xC0, step)

@@ -1,9 +1,10 @@
 """The job's data, as the two loops see it: microbatches by (step, lane, microbatch), and by nothing else."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+import torch.utils.data
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from regrow.core.errands import Errand
@@ -12,15 +13,20 @@ from regrow.core.lanes import Cell
 from regrow.core.order import Grid, fetch_seed
 from regrow.core.progress import Phase
 from regrow.shell.stamp import Stamp
+from regrow.state.tracked import Stateful
 from regrow.worker.prefetch import TRIES, Prefetch, PrefetchConfig
 from regrow.worker.randomness import seed_everything
 from regrow.worker.sources import Function, MapStyle, Samples
+from regrow.worker.streams import Split, Streams
+
+Given = MapStyle | Iterable[Any] | Split | Callable[[int, int, int], Any]
+"""What a script may give as its data."""
 
 
 class Data:
-    """Fetches microbatches; holds no position."""
+    """Fetches microbatches. Only streams have a position; it moves when a step is committed."""
 
-    def __init__(self, source: Samples | Function, config: PrefetchConfig, pins: bool) -> None:
+    def __init__(self, source: Samples | Function | Streams, config: PrefetchConfig, pins: bool) -> None:
         self.grid: Grid = source.grid
         self.terms: dict[str, str] = source.terms
         """What all replicas must agree on."""
@@ -35,6 +41,19 @@ class Data:
     def attend(self, expected: Callable[[int], tuple[Cell, ...]], stamp: Stamp) -> None:
         """expected: so many cells that this replica will be asked for, as far as is known."""
         self._expected, self._stamp = expected, stamp
+
+    @property
+    def tracked(self) -> dict[str, Stateful]:
+        """What of it is part of the job's state, under names that no script can give."""
+        return {"regrow.data": self._source.positions} if isinstance(self._source, Streams) else {}
+
+    def end_lane(self, lane: int) -> dict[int, bytes]:
+        """All microbatches of a lane were handed out: its new position, if it has one."""
+        return {lane: self._source.end_lane(lane)} if isinstance(self._source, Streams) else {}
+
+    def commit(self, positions: dict[int, bytes]) -> None:
+        if isinstance(self._source, Streams):
+            self._source.commit(positions)
 
     def microbatch(self, step: int, lane: int, microbatch: int) -> Any:
         batch = self._fetch(Errand(step, lane, microbatch))
@@ -74,7 +93,7 @@ class Data:
 
 
 def make_data(
-    source: MapStyle | Callable[[int, int, int], Any],
+    source: Given,
     grid: Grid,
     *,
     batch_size: int | None,
@@ -90,30 +109,43 @@ def make_data(
         raise ConfigError(f"timeout_s={timeout_s} with num_workers={num_workers}: it is for data workers, and more than 0")
     config = PrefetchConfig(workers=num_workers, ahead=prefetch, timeout_s=timeout_s)
     made = _source(source, grid, batch_size, collate)
+    if isinstance(made, Streams) and num_workers:
+        raise ConfigError(
+            f"data() got a {type(source).__qualname__} and num_workers={num_workers}: an iterable dataset is read in the "
+            "training thread, leave num_workers out; a map-style dataset or a function may have data workers"
+        )
     return Data(made, config, pins and torch.cuda.is_available())
 
 
 def _source(
-    source: MapStyle | Callable[[int, int, int], Any],
+    source: Given,
     grid: Grid,
     batch_size: int | None,
     collate: Callable[[list[Any]], Any] | None,
-) -> Samples | Function:
+) -> Samples | Function | Streams:
     what = f"data() got a {type(source).__qualname__}"
-    if hasattr(source, "__len__") and hasattr(source, "__getitem__"):
+    # torch's iterable datasets inherit a __getitem__ that only raises.
+    is_stream = hasattr(source, "for_lane") or isinstance(source, torch.utils.data.IterableDataset)
+    is_map = not is_stream and hasattr(source, "__len__") and hasattr(source, "__getitem__")
+    if is_map or is_stream or hasattr(source, "__iter__"):
+        if isinstance(source, Iterator):
+            raise ConfigError(
+                f"{what}, an iterator, which can be read only once: a lane that moves must be read again from its "
+                "beginning. Give a map-style dataset, an iterable one, or a function of (step, lane, microbatch)"
+            )
         if batch_size is None:
             raise ConfigError(
                 f"{what}, which is a dataset: say how many samples a microbatch holds, data(..., batch_size=4)"
             )
         if batch_size < 1:
             raise ConfigError(f"batch_size={batch_size} must be at least 1")
-        return Samples(source, grid, batch_size, collate)
+        return (Samples if is_map else Streams)(source, grid, batch_size, collate)  # type: ignore[arg-type]
     if callable(source):
         for name, value in (("batch_size", batch_size), ("collate", collate)):
             if value is not None:
                 raise ConfigError(f"{what} and {name}={value}: a function returns whole microbatches, leave {name} out")
         return Function(source, grid)
     raise ConfigError(
-        f"{what}, which is neither a map-style dataset (it has no __len__ and __getitem__) nor a function of (step, lane, "
-        "microbatch)"
+        f"{what}, which is neither a map-style dataset (__len__ and __getitem__), nor an iterable one (__iter__ or "
+        "for_lane), nor a function of (step, lane, microbatch)"
     )

@@ -25,7 +25,7 @@ from regrow.state.tracked import Tracked
 from regrow.worker import numerics
 from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
-from regrow.worker.data import Data, make_data
+from regrow.worker.data import Data, Given, make_data
 from regrow.worker.driver import Driver
 from regrow.worker.guard import Guard
 from regrow.worker.mesh import Mesh
@@ -34,7 +34,6 @@ from regrow.worker.randomness import seed_everything
 from regrow.worker.replica import Replica
 from regrow.worker.session import Session
 from regrow.worker.solo import ME, SoloLink, founding
-from regrow.worker.sources import MapStyle
 from regrow.worker.step import Step
 
 DEFAULT_LANES = 8
@@ -105,7 +104,7 @@ class Job:
 
     def data(
         self,
-        source: MapStyle | Callable[[int, int, int], Any],
+        source: Given,
         batch_size: int | None = None,
         collate: Callable[[list[Any]], Any] | None = None,
         *,
@@ -116,7 +115,8 @@ class Job:
     ) -> Data:
         """The job's data, as microbatches.
 
-        source: a map-style dataset, of which every sample is used exactly once in an epoch; or a function of (step, lane,
+        source: a map-style dataset, of which every sample is used exactly once in an epoch; or an iterable one, of which
+            each lane reads its own part (for_lane(lane, lanes), or each `lanes`-th item); or a function of (step, lane,
             microbatch) that returns a microbatch. It must be pure: whoever calls it, the same arguments give the same batch.
         batch_size: samples of a microbatch; not for a function.
         collate: makes a microbatch of a list of samples (default: torch's); not for a function.
@@ -183,6 +183,8 @@ class Job:
         return self._loop(self._driver, data)
 
     def _attend(self, count: int, data: Data) -> Driver:
+        for name, thing in data.tracked.items():
+            self._tracked.add(name, thing)
         replica = Replica(self._tracked, count)
         trained = replica.trained()
         self._tracked.awaken()

@@ -34,7 +34,7 @@ class Samples:
         self._collate = collate or torch.utils.data.default_collate
 
     def make(self, step: int, lane: int, microbatch: int) -> Any:
-        with _one_thread():
+        with one_thread():
             samples = [self._sample(position) for position in self.grid.positions(step, lane, microbatch)]
             seed_host(fetch_seed(self.grid.seed, step, lane, microbatch))
             return self._collate(samples)
@@ -58,13 +58,13 @@ class Function:
         self._function = function
 
     def make(self, step: int, lane: int, microbatch: int) -> Any:
-        with _one_thread():
+        with one_thread():
             seed_host(fetch_seed(self.grid.seed, step, lane, microbatch))
             return self._function(step, lane, microbatch)
 
 
 @contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """A sum over several threads has other bits; data workers have one."""
     threads = torch.get_num_threads()
     if threads == 1:

@@ -138,7 +138,7 @@ class Step:
             self._close()
         positions = grid.lane_positions(self.index, lane)
         floats, others = self._buffers.take(self.index)
-        partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane()))
+        partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane(), self._data.end_lane(lane)))
         self._lane = None
         stamp.enter(Phase.TURN)
         self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
@@ -166,6 +166,7 @@ class Step:
         self._guard.check(self.index)
         result = self._driver.partials.publish()
         self._buffers.commit(result.byproducts, self.index)
+        self._data.commit(result.byproducts.positions)
         self.metrics.agree(result.byproducts.metrics)
         self.loss = result.loss
         self.lanes_present = len(lanes_in(node for nodes in commit.holdings for node in nodes))
