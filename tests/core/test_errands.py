@@ -56,6 +56,14 @@ def test_the_lost_are_asked_for_again_and_the_one_under_way_is_blamed() -> None:
     assert desk.lost(0) == (None, 0), "an idle one blames nobody"
 
 
+def test_what_nobody_can_make_is_asked_for_no_more_until_it_was_used() -> None:
+    desk = Errands(workers=1, ahead=2)
+    desk.want(errands(0, 1))
+    desk.lost(0)
+    desk.give_up(Errand(0, 0, 0))
+    assert asked(desk.want(errands(0, 1))[0]) == [(0, 1)]
+
+
 @given(st.data(), st.integers(1, 3), st.integers(1, 3))
 def test_what_is_needed_is_ready_or_under_way_and_held_by_one(data: st.DataObject, workers: int, ahead: int) -> None:
     desk = Errands(workers, ahead)

@@ -4,6 +4,7 @@ With --marks FOLDER data workers leave their pids there, and r1's may be told to
 """
 
 import argparse
+import json
 import os
 import random
 import signal
@@ -79,6 +80,12 @@ def sample(index: int) -> Batch:
     return x, x[:4] * x[4:8]
 
 
+def deadly(step: int, lane: int, microbatch: int) -> Batch:
+    if (step, lane) == (3, 2):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return batch_of(step, lane, microbatch)
+
+
 def batch_of(step: int, lane: int, microbatch: int) -> Batch:
     x = torch.sin(torch.arange(48).reshape(3, 16) * (step * 12 + lane * 2 + microbatch + 1.0)) + torch.rand(3, 16)
     return x, x[:, :4] * x[:, 4:8]
@@ -86,16 +93,17 @@ def batch_of(step: int, lane: int, microbatch: int) -> Batch:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("way", choices=["function", "samples", "dealt", "shards"])
+    parser.add_argument("way", choices=["function", "deadly", "samples", "dealt", "shards"])
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--timeout", type=float)
     parser.add_argument("--marks", type=Path)
     parser.add_argument("--hang", action="store_true", help="in r1's first life a data worker hangs, once")
+    parser.add_argument("--skip", type=json.loads, default=[], help="JSON: lanes to leave out, as [step, lane] pairs")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--wait-for", type=Path, help="do not leave the fourth step before this file exists")
     parser.add_argument("--hold", type=int, default=0, help="wait for so many members from the seventh step on")
     args = parser.parse_args()
-    job = regrow.join(lanes=6, microbatches_per_lane=2, seed=5)
+    job = regrow.join(lanes=6, microbatches_per_lane=2, seed=5, skip=args.skip)
     model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(32), nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     job.track(model=model, optimizer=optimizer)
@@ -103,6 +111,8 @@ def main() -> None:
     match args.way:
         case "function":
             data = job.data(batch_of, **options)
+        case "deadly":
+            data = job.data(deadly, **options)
         case "samples":
             data = job.data(Augmented(args.marks, args.hang and ME == "r1.0"), batch_size=3, **options)
         case _:

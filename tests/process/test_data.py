@@ -1,6 +1,7 @@
 """Every way to feed a job, with and without data workers, under kills and hangs: the weights are those of a job of one."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 from runs import HERE, Run, alone, wait_for
 
-from regrow.core.records import Committed, WorkerExited, WorkerHung
+from regrow.core.lanes import Cell
+from regrow.core.records import Committed, LanePoisoned, WorkerExited, WorkerHung
 
 pytestmark = pytest.mark.process
 
@@ -79,6 +81,14 @@ def test_without_a_time_of_its_own_the_replica_is_judged(start: Callable[..., Ru
     (hung,) = {(str(fact.member), fact.place.phase) for _, fact in run.facts(WorkerHung)}
     assert hung == ("r1.0", "data"), run.story()
     assert not Path(f"/proc/{(tmp_path / 'hung').read_text()}").exists()
+
+
+def test_a_microbatch_that_kills_every_data_worker_makes_its_lane_poison(start: Callable[..., Run]) -> None:
+    run = start("--replicas", "3", "--on-poison", "skip", script=SCRIPT, script_args=("deadly", "--workers", "2"))
+    assert run.wait() == 0, run.story()
+    assert set(run.digests()) == {alone("function", "--skip", "[[3, 2]]", script=SCRIPT)}, run.story()
+    assert {fact.cell for _, fact in run.facts(LanePoisoned)} == {Cell(3, 2)}, run.story()
+    assert re.search(r"DataError: a data worker \(pid \d+\) was killed by SIGSEGV while it made microbatch", run.output)
 
 
 def test_data_workers_die_with_the_training_process(tmp_path: Path) -> None:

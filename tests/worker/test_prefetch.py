@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from test_sources import Drawn, fresh
 
 import regrow
 from regrow.core.lanes import Cell
+from regrow.core.order import Plan
 from regrow.core.progress import Phase
 from regrow.shell.stamp import Page, Stamp
 
@@ -48,12 +50,12 @@ def test_data_workers_change_nothing_but_who_makes_it(workers: int, ahead: int) 
 class Marked(Drawn):
     """Does something at one sample, each time until there are `times` files in a folder."""
 
-    def __init__(self, folder: Path, act: Callable[[], object], times: int) -> None:
+    def __init__(self, folder: Path, act: Callable[[], object], times: int, bad: int = 3) -> None:
         super().__init__()
-        self._folder, self._act, self._times = folder, act, times
+        self._folder, self._act, self._times, self._bad = folder, act, times, bad
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if index == 3 and len(list(self._folder.iterdir())) < self._times:
+        if index == self._bad and len(list(self._folder.iterdir())) < self._times:
             (self._folder / str(os.getpid())).touch()
             self._act()
         return super().__getitem__(index)
@@ -93,6 +95,44 @@ def test_a_hung_data_worker_is_replaced_after_its_time(tmp_path: Path) -> None:
 def test_a_microbatch_that_none_can_make_is_an_error(act: Callable[[], object], says: str, tmp_path: Path) -> None:
     with pytest.raises(regrow.DataError, match=says):
         fed(Marked(tmp_path, act, times=99), num_workers=2, timeout_s=0.2 if act is hang else None)
+
+
+def handed_out(dataset: Drawn, wait_until: Callable[[int], bool] = lambda count: True, **options: int) -> int:
+    """How many batches came before the one that fails."""
+    job, model = fresh(lanes=4)
+    count = 0
+    with pytest.raises((regrow.DataError, FileNotFoundError)):
+        for step in job.steps(2, job.data(dataset, 1, **options)):
+            for batch in step:
+                count += 1
+                while not wait_until(count):
+                    time.sleep(0.001)
+                step.backward(model(batch[:, :3]).mean())
+    return count
+
+
+@pytest.mark.parametrize(("act", "times"), [("kill", 3), ("complain", 1)])
+def test_what_fails_ahead_is_raised_when_it_is_needed(act: str, times: int, tmp_path: Path) -> None:
+    """Else the lane under way would be blamed for it."""
+    bad = Plan(seed=3, lanes=4, microbatches_per_lane=1, batch_size=1, dataset_size=8).sample(6)
+    dataset = Marked(tmp_path, globals()[act], times=99, bad=bad)
+
+    def has_failed(count: int) -> bool:
+        failed = [mark for mark in tmp_path.iterdir() if act == "complain" or not Path(f"/proc/{mark.name}").exists()]
+        return len(failed) >= min(count, times)
+
+    assert handed_out(dataset, has_failed, num_workers=1, prefetch=8) == 6
+
+
+def test_nothing_is_made_twice_or_for_nothing_while_the_roster_stays(tmp_path: Path) -> None:
+    def note(step: int, lane: int, microbatch: int) -> torch.Tensor:
+        with (tmp_path / "made").open("a") as file:
+            file.write(f"{step} {lane} {microbatch}\n")
+        return torch.zeros(1, 4)
+
+    fed(note, None, steps=3, num_workers=2, prefetch=3)
+    made = (tmp_path / "made").read_text().split("\n")[:-1]
+    assert sorted(made) == sorted(f"{step} {lane} {number}" for step in range(3) for lane in range(2) for number in range(2))
 
 
 class Unreadable(Exception):

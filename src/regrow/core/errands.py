@@ -83,6 +83,10 @@ class Errands:
             self._asked[worker].remove(errand)
         self._ready.add(errand)
 
+    def give_up(self, errand: Errand) -> None:
+        """Nobody can make it: whoever needs it is told so, and not before he needs it."""
+        self._ready.add(errand)
+
     def used(self, errand: Errand) -> None:
         self._ready.discard(errand)
         self._losses.pop(errand, None)

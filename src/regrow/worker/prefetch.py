@@ -40,7 +40,8 @@ class Prefetch:
         self._nursery = Nursery(partial(work, source=source))
         self._lines = [self._nursery.start(number) for number in range(config.workers)]
         self._ready: dict[Errand, Any] = {}
-        self._failed: dict[Errand, tuple[Exception | None, str]] = {}
+        self._failed: dict[Errand, Exception] = {}
+        """To be raised when they are needed, and only then: what fails ahead must not be blamed on the lane under way."""
         self.took_s: list[float] = []
         """How long microbatches took to make, since somebody last looked."""
 
@@ -71,7 +72,7 @@ class Prefetch:
                 since = time.monotonic()
         self._errands.used(needed)
         if needed in self._failed:
-            raise self._error(*self._failed.pop(needed), needed)
+            raise self._failed.pop(needed)
         return self._ready.pop(needed)
 
     def close(self) -> None:
@@ -118,7 +119,8 @@ class Prefetch:
         self._errands.done(number, made.errand)
         self.took_s.append(made.took_s)
         if made.is_error:
-            self._failed[made.errand] = content
+            error, text = content
+            self._failed[made.errand] = _error(error, text, made.errand)
         else:
             self._ready[made.errand] = content
 
@@ -130,14 +132,17 @@ class Prefetch:
         errand, losses = self._errands.lost(number)
         how = f"did not answer within timeout_s={self._config.timeout_s:g}" if is_hung else ended.how
         what = f"a data worker (pid {ended.pid}) {how}" + (f" while it made {errand}" if errand else "")
-        if losses >= TRIES:
-            raise DataError(f"{what}, the last of {losses} that died or hung there: look at what this microbatch holds")
         print(f"regrow: {what}; it is replaced", file=sys.stderr, flush=True)
+        if errand is not None and losses >= TRIES:
+            self._errands.give_up(errand)
+            told = f"{what}, the last of {losses} that died or hung there: look at what this microbatch holds"
+            self._failed[errand] = DataError(told)
         self._lines[number] = self._nursery.start(number)
 
-    def _error(self, error: Exception | None, text: str, errand: Errand) -> Exception:
-        told = f"raised in a data worker, making {errand}:\n{text}"
-        if error is None:
-            return DataError(told)
-        error.add_note(told)
-        return error
+
+def _error(error: Exception | None, text: str, errand: Errand) -> Exception:
+    told = f"raised in a data worker, making {errand}:\n{text}"
+    if error is None:
+        return DataError(told)
+    error.add_note(told)
+    return error
