@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from regrow.core.errors import (
     ConfigError,
+    DataError,
     InfraError,
     Invariant,
     Mismatch,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
+    "DataError",
     "InfraError",
     "Invariant",
     "Job",

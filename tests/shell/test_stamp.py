@@ -203,3 +203,11 @@ class _Clock:
 
     def now_s(self) -> float:
         return self._ns / 1e9
+
+
+def test_what_was_done_elsewhere_counts_as_experience(page) -> None:
+    stamp = Stamp(page.fd)
+    for took_s in (9.0, 1.5, 0.5):
+        stamp.learn(Phase.DATA, took_s)
+    experience = page.read().experience[Phase.DATA]
+    assert (experience.completed, experience.longest_s) == (3, 1.5), "the first is not counted"

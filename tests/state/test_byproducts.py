@@ -44,3 +44,9 @@ def test_they_survive_the_wire() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=Byproducts) == sent
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(NOTHING), type=Byproducts) == NOTHING
     assert unpacked(packed(torch.empty(0))).numel() == 0
+
+
+def test_every_lane_keeps_its_own_position() -> None:
+    left, right = Byproducts(1, positions={10: b"ten"}), Byproducts(1, positions={9: b"nine"})
+    assert list((left + right).positions.items()) == [(9, b"nine"), (10, b"ten")]
+    assert msgspec.msgpack.encode(left + right) == msgspec.msgpack.encode(right + left), "a digest is taken over them"

@@ -19,6 +19,7 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - The only holder of the state does not compute a lane that somebody died in.
 """
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import assert_never
 
@@ -58,7 +59,7 @@ from regrow.core.events import (
     StepEntered,
     StopAsked,
 )
-from regrow.core.lanes import Node, lanes_in, leaf, merges, settled
+from regrow.core.lanes import Cell, Node, lanes_in, leaf, merges, settled
 from regrow.core.messages import Complain, Ending, Entered, FromMember, Left, StatelessFound
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement, resolve
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
@@ -308,6 +309,19 @@ class Attendance:
         self._planned = (acting.version, self.step, holdings)
         return holdings
 
+    def expected(self, count: int) -> tuple[Cell, ...]:
+        """So many cells that this member will be asked for, soonest first, by the rosters it knows: a guess."""
+        if self.acting is None or self.roster is None or self.task is Task.GONE or self.acting.seat(self.me) is None:
+            return ()
+        todo = lanes_in(self._holdings()[self.acting.index(self.me)]) - lanes_in(self.held)
+        found = [Cell(self.step, lane) for lane in _calm_first(self.acting, self.step, todo)]
+        seat, step = self.roster.seat(self.me), self.step + 1
+        while seat is not None and seat.lanes and len(found) < count and step < self._last:
+            lanes = set(seat.lanes) - self.roster.skipped(step)
+            found += [Cell(step, lane) for lane in _calm_first(self.roster, step, lanes)]
+            step += 1
+        return tuple(found[:count])
+
     def _keep(self, lane: int) -> list[Effect]:
         held = self.held | {leaf(lane)}
         effects: list[Effect] = [Merge(parent=parent) for parent in merges(self._lanes, held)]
@@ -368,6 +382,11 @@ class Attendance:
             self._attempt = self.acting.version
         self.task = Task.AWAY
         return [effect]
+
+
+def _calm_first(roster: Roster, step: int, lanes: Iterable[int]) -> list[int]:
+    """In the order in which they are computed: suspects last."""
+    return sorted(lanes, key=lambda lane: (lane in roster.suspected(step), lane))
 
 
 def names_member(message: FromMember) -> Member:

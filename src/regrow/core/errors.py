@@ -4,6 +4,7 @@ RegrowError
 ├── ConfigError    the user: a flag, an argument, a loop body
 ├── PeerError      nobody yet: another process failed, the protocol will deal with it
 ├── InfraError     the operator: a disk, a port, a machine
+├── DataError      the user: a data worker dies or hangs at the same microbatch again and again
 ├── PoisonError    the user: samples that kill whoever computes them
 ├── StateError     the operator: training state is missing, different or damaged
 │   └── Mismatch   this replica alone: its state or settings are not the job's
@@ -30,6 +31,10 @@ class PeerError(RegrowError):
 
 class InfraError(RegrowError):
     """The machine refused: disk full, port taken, process limit."""
+
+
+class DataError(RegrowError):
+    """A microbatch cannot be made: its data workers die or hang one after another, or what they raise cannot travel."""
 
 
 class PoisonError(RegrowError):

@@ -20,18 +20,32 @@ def mix(*words: int) -> int:
     return state
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """How the endless stream of samples is cut into steps, lanes and microbatches."""
+class Grid(msgspec.Struct, frozen=True, kw_only=True):
+    """How steps are cut into lanes and microbatches, whatever these hold."""
 
     seed: int
     lanes: int
     microbatches_per_lane: int
+
+    def place(self, step: int, lane: int, microbatch: int) -> int:
+        """The number of this microbatch among all of the job's."""
+        return (step * self.lanes + lane) * self.microbatches_per_lane + microbatch
+
+    def lane_positions(self, step: int, lane: int) -> range:
+        """What the lane takes of the job's data, as places in its order: here, of microbatches."""
+        first = self.place(step, lane, 0)
+        return range(first, first + self.microbatches_per_lane)
+
+
+class Plan(Grid, frozen=True, kw_only=True):
+    """How the endless stream of samples is cut into steps, lanes and microbatches."""
+
     batch_size: int
     dataset_size: int
 
     def positions(self, step: int, lane: int, microbatch: int) -> range:
         """Places in the stream of this microbatch's samples."""
-        index = (step * self.lanes + lane) * self.microbatches_per_lane + microbatch
+        index = self.place(step, lane, microbatch)
         return range(index * self.batch_size, (index + 1) * self.batch_size)
 
     def lane_positions(self, step: int, lane: int) -> range:
@@ -64,6 +78,21 @@ def permuted(offset: int, size: int, key: int) -> int:
 def microbatch_seed(seed: int, step: int, lane: int, microbatch: int) -> int:
     """The random state a microbatch starts from, whoever computes it."""
     return mix(seed, 0x3B, step, lane, microbatch)
+
+
+def fetch_seed(seed: int, step: int, lane: int, microbatch: int) -> int:
+    """The random state in which a microbatch's data is made: not the one that it is computed with."""
+    return mix(seed, 0xDA, step, lane, microbatch)
+
+
+def sample_seed(seed: int, position: int) -> int:
+    """The random state in which the sample at this place of the stream is read: another one in each epoch."""
+    return mix(seed, 0x5A, position)
+
+
+def item_seed(seed: int, epoch: int, lane: int, item: int) -> int:
+    """The random state in which an item of a lane's own stream is read; lane -1: of a stream that all lanes read."""
+    return mix(seed, 0x17, epoch, lane, item)
 
 
 def commit_seed(seed: int, step: int) -> int:

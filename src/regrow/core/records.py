@@ -155,7 +155,7 @@ class RosterAdopted(_Fact, frozen=True, kw_only=True):
 
 
 class LaneComputed(_Fact, frozen=True, kw_only=True):
-    """start and stop: the lane's samples, as places in the endless stream."""
+    """start and stop: the lane's samples, as places in the endless stream; its microbatches, where no such stream is."""
 
     step: int
     lane: int

@@ -72,18 +72,25 @@ class Stamp:
         """The training thread begins this phase. No step: the same as before. What was cut short teaches nothing."""
         now = time.monotonic_ns()
         if completed:
-            index = self._index
-            recent = self._recent[index]
-            recent.add(now - self._since - self._collected + self._collected_before)
-            at = _EXPERIENCE + 2 * index
-            self._words[at + 1] = recent.longest
-            self._words[at] = recent.completed
+            self._learn(self._index, now - self._since - self._collected + self._collected_before)
         if step is not None:
             self._step = step
         self._lane = -1 if lane is None else lane
         self._index, self._since = _INDEX[phase], now
         self._collected_before = self._collected
         self._write()
+
+    def learn(self, phase: Phase, took_s: float) -> None:
+        """The training thread: work of this phase was done for it elsewhere, ahead of time. Its own experience would only
+        be of not having to wait."""
+        self._learn(_INDEX[phase], int(took_s * 1e9))
+
+    def _learn(self, index: int, took: int) -> None:
+        recent = self._recent[index]
+        recent.add(took)
+        at = _EXPERIENCE + 2 * index
+        self._words[at + 1] = recent.longest
+        self._words[at] = recent.completed
 
     @contextlib.contextmanager
     def aside(self, phase: Phase, name: str = "", at_most_s: float = 0.0) -> Iterator[None]:

@@ -1,8 +1,9 @@
-"""What a lane leaves besides its gradient: the buffers it changed, and metrics.
+"""What a lane leaves besides its gradient: the buffers it changed, metrics, and where it stands in its data.
 
 Every lane starts from the committed buffers. At the commit a buffer of floats becomes the mean over the lanes, where a lane
 that did not touch it counts with the committed value; any other buffer must have come out the same in every lane. Metrics
-are weighted means. All sums are taken in float64 in the order of the lane tree, so they are the same bits everywhere.
+are weighted means. All sums are taken in float64 in the order of the lane tree, so they are the same bits everywhere. A
+lane's position in its data is the lane's own, and nothing is added to it.
 """
 
 from math import nan
@@ -55,6 +56,8 @@ class Byproducts(msgspec.Struct, frozen=True, array_like=True):
     floats: dict[int, Changed] = {}
     others: dict[int, Outcomes] = {}
     metrics: dict[str, Mean] = {}
+    positions: dict[int, bytes] = {}
+    """By lane: where its stream of data stands after this step."""
 
     def __add__(self, other: "Byproducts") -> "Byproducts":
         return Byproducts(
@@ -62,6 +65,7 @@ class Byproducts(msgspec.Struct, frozen=True, array_like=True):
             floats=_joined(self.floats, other.floats),
             others=_joined(self.others, other.others),
             metrics=_joined(self.metrics, other.metrics),
+            positions=dict(sorted({**self.positions, **other.positions}.items())),
         )
 
 

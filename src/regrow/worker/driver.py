@@ -32,6 +32,7 @@ from regrow.core.effects import (
 )
 from regrow.core.errors import PeerError
 from regrow.core.events import Bounded, Broken, Event, Exchanged, Fetched, Reduced, RosterPushed, Served, StopAsked
+from regrow.core.lanes import Cell
 from regrow.core.progress import Phase
 from regrow.core.records import Fact, GroupsBroke, RosterAdopted, RosterReceived, StateFetched, StateServed
 from regrow.core.resolve import Manifest, Statement
@@ -87,6 +88,10 @@ class Driver:
                         events.extend(self.link.perform(effect))
                     else:
                         self._hand(effect)
+
+    def expected(self, count: int) -> tuple[Cell, ...]:
+        with self._lock:
+            return self.attendance.expected(count)
 
     def pushed(self, roster: Roster) -> None:
         if roster.version > self.attendance.seen:

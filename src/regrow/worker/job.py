@@ -13,7 +13,7 @@ from regrow.core.errors import ConfigError, Mismatch, PoisonError, StateError
 from regrow.core.events import StepEntered, StopAsked
 from regrow.core.lanes import Cell, lanes_in
 from regrow.core.messages import Contract, Join
-from regrow.core.order import mix
+from regrow.core.order import Grid, mix
 from regrow.core.progress import Phase
 from regrow.core.records import Departed, Fact
 from regrow.core.roster import Endpoint
@@ -26,7 +26,7 @@ from regrow.worker import numerics
 from regrow.worker.audit import Audit
 from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
-from regrow.worker.data import Data, MapStyle, make_data
+from regrow.worker.data import Data, Given, make_data
 from regrow.worker.driver import Driver
 from regrow.worker.guard import Guard
 from regrow.worker.mesh import Mesh
@@ -105,15 +105,40 @@ class Job:
             refuse(name, thing)
             self._tracked.add(name, thing)
 
-    def data(self, dataset: MapStyle, batch_size: int, collate: Callable[[list[Any]], Any] | None = None) -> Data:
-        """A map-style dataset in microbatches of batch_size samples. Every sample of an epoch is used exactly once."""
+    def data(
+        self,
+        source: Given,
+        batch_size: int | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        *,
+        num_workers: int = 0,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+        timeout_s: float | None = None,
+    ) -> Data:
+        """The job's data, as microbatches.
+
+        source: a map-style dataset, of which every sample is used exactly once in an epoch; or an iterable one, of which
+            each lane reads its own part (for_lane(lane, lanes), or each `lanes`-th item); or a function of (step, lane,
+            microbatch) that returns a microbatch. It must be pure: whoever calls it, the same arguments give the same batch.
+        batch_size: samples of a microbatch; not for a function.
+        collate: makes a microbatch of a list of samples (default: torch's); not for a function.
+        num_workers: data workers, processes of this replica that make microbatches ahead; 0: they are made when needed. They
+            see the source as it is now.
+        prefetch: how many microbatches each data worker is asked for at a time.
+        pin_memory: hand out tensors in pinned memory, where there is a device to copy them to.
+        timeout_s: a data worker that is waited for longer than this is replaced.
+        """
+        grid = Grid(seed=self.seed, lanes=self.lanes, microbatches_per_lane=self.microbatches_per_lane)
         return make_data(
-            dataset,
-            seed=self.seed,
-            lanes=self.lanes,
-            microbatches_per_lane=self.microbatches_per_lane,
+            source,
+            grid,
             batch_size=batch_size,
             collate=collate,
+            num_workers=num_workers,
+            prefetch=prefetch,
+            pins=pin_memory,
+            timeout_s=timeout_s,
         )
 
     def digest(self) -> str:
@@ -161,6 +186,8 @@ class Job:
         return self._loop(self._driver, data)
 
     def _attend(self, count: int, data: Data) -> Driver:
+        for name, thing in data.tracked.items():
+            self._tracked.add(name, thing)
         replica = Replica(self._tracked, count)
         trained = replica.trained()
         self._tracked.awaken()
@@ -171,6 +198,7 @@ class Job:
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
         driver = Driver(attendance, replica, Partials(trained, self.lanes), audit, self._note, self._stamp)
+        data.attend(driver.expected, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes, self._skips))
@@ -196,19 +224,16 @@ class Job:
         return driver
 
     def _contract(self, count: int, data: Data) -> Contract:
-        plan = data.plan
         terms = {
             "lanes": str(self.lanes),
             "microbatches_per_lane": str(self.microbatches_per_lane),
             "seed": str(self.seed),
             "steps": str(count),
-            "batch_size": str(plan.batch_size),
-            "dataset size": str(plan.dataset_size),
             "audit every": str(self.place.door.audit_every if self.place else 0),
             "tracked objects": ", ".join(self._tracked.objects),
             "skipped lanes": ", ".join(map(str, self._skips)),
         }
-        return Contract(terms=terms | numerics.terms())
+        return Contract(terms=terms | data.terms | numerics.terms())
 
     def _loop(self, driver: Driver, data: Data) -> Iterator[Step]:
         guard = Guard(self._tracked.parameters())
@@ -225,6 +250,7 @@ class Job:
                 if first.fault is not None:
                     self._fail(first)
                 self._depart(first)
+                data.close()
                 faultpoint("after")
                 return
             self._step = Step(first, driver, data, guard, buffers, self._note, self._committed, self._fail)

@@ -1,4 +1,4 @@
-"""Random state is set, never carried: every microbatch and every commit starts from its own seed."""
+"""Random state is set, never carried: every sample, every microbatch and every commit starts from its own seed."""
 
 import random
 import sys
@@ -9,6 +9,12 @@ import torch
 def seed_everything(seed: int) -> None:
     """torch (every device), numpy if the script uses it, and random."""
     torch.manual_seed(seed & (2**63 - 1))
+    seed_host(seed)
+
+
+def seed_host(seed: int) -> None:
+    """The same, short of devices: some ten microseconds, so that every sample can have a seed of its own."""
+    torch.default_generator.manual_seed(seed & (2**63 - 1))
     random.seed(seed)
     numpy = sys.modules.get("numpy")
     if numpy is not None:

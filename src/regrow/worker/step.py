@@ -129,24 +129,25 @@ class Step:
         self._microbatch = Microbatch.DONE
 
     def _hand_out(self, lane: int) -> Iterator[Any]:
-        plan, partials = self._data.plan, self._driver.partials
+        grid, partials = self._data.grid, self._driver.partials
         partials.begin_lane()
         self._buffers.rewind()
         self.metrics.begin_lane()
         self._lane = lane
         stamp = self._driver.stamp
-        for number in range(plan.microbatches_per_lane):
+        for number in range(grid.microbatches_per_lane):
             stamp.enter(Phase.DATA, self.index, lane)
-            seed_everything(microbatch_seed(plan.seed, self.index, lane, number))
             batch = self._data.microbatch(self.index, lane, number)
+            # After the fetch: what the data drew, and in which process, must not reach the forward pass.
+            seed_everything(microbatch_seed(grid.seed, self.index, lane, number))
             stamp.enter(Phase.MICROBATCH, self.index, lane)
             faultpoint("forward", step=self.index, lane=lane)
             self._microbatch = Microbatch.OPEN
             yield batch
             self._close()
-        positions = plan.lane_positions(self.index, lane)
+        positions = grid.lane_positions(self.index, lane)
         floats, others = self._buffers.take(self.index)
-        partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane()))
+        partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane(), self._data.end_lane(lane)))
         self._lane = None
         stamp.enter(Phase.TURN)
         self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
@@ -174,6 +175,7 @@ class Step:
         self._guard.check(self.index)
         result = self._driver.partials.publish()
         self._buffers.commit(result.byproducts, self.index)
+        self._data.commit(result.byproducts.positions)
         self.metrics.agree(result.byproducts.metrics)
         self.loss = result.loss
         self.lanes_present = len(lanes_in(node for nodes in commit.holdings for node in nodes))
@@ -190,7 +192,7 @@ class Step:
                 metrics={name: _number(value) for name, value in self.metrics.items()},
             )
         )
-        seed_everything(commit_seed(self._data.plan.seed, self.index))
+        seed_everything(commit_seed(self._data.grid.seed, self.index))
         self._driver.stamp.enter(Phase.BETWEEN, self.index)
         faultpoint("passed", step=self.index)
         self._told(commit)

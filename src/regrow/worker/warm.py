@@ -15,7 +15,6 @@ JSON. ENTRY is `module:function`, called as function(script, argv) -> exit code;
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import importlib
 import os
@@ -32,19 +31,17 @@ import msgspec
 
 from regrow.shell.door import STAMP_FD
 from regrow.shell.orders import PACKET_BYTES, Answer, Order
+from regrow.shell.parentage import die_with_parent
 
-_PR_SET_PDEATHSIG = 1
 _BROKEN = 70
 """Exit code of a worker that failed before or after the script (EX_SOFTWARE)."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main() -> NoReturn:
     control = socket.socket(fileno=int(sys.argv[1]))
     agent_pid = int(sys.argv[2])
     # Until the first worker exists there is nothing to sweep, and importing may take seconds: die with the agent at once.
-    _die_with_parent(signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
     if os.getppid() != agent_pid:
         os._exit(0)
     for module in sys.argv[4:]:
@@ -60,7 +57,7 @@ def main() -> NoReturn:
         )
     gc.collect()
     gc.freeze()
-    _die_with_parent(0)
+    die_with_parent(0)
     parent = _WarmParent(control, agent_pid, os.environ["REGROW_JOB"], entry)
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         control.send(msgspec.json.encode(Answer(what="ready", pid=os.getpid())))
@@ -173,7 +170,7 @@ class _WarmParent:
             if os.getppid() == between:
                 select.select([exit_seen], [], [])
             os.close(exit_seen)
-        _die_with_parent(signal.SIGKILL)
+        die_with_parent(signal.SIGKILL)
         return os.getppid() == self._agent_pid
 
 
@@ -187,11 +184,6 @@ def _of_job(job: str) -> set[int]:
                 if mark in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
                     found.add(int(entry))
     return found
-
-
-def _die_with_parent(signal_number: int) -> None:
-    if _libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
 
 
 def _take_output(fds: list[int]) -> None:
