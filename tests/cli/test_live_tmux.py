@@ -69,6 +69,7 @@ def tmux(tmp_path: Path) -> Iterator[Tmux]:
 
 def test_the_view_in_tmux(tmux: Tmux, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
+    tmux.wait(r"^shell:")  # what is typed before there is a prompt is shown twice
     tmux.type(f"{REGROW} run --run-dir run --replicas 2 train.py 1000000", "Enter")
     tmux.wait(
         r"run \| step \d+ of 1000000 \| loss .* coordinator here\n  r0.0 +\d+  lanes 0-3 .*\n  r1.0 +(\d+)  lanes 4-7 "
@@ -78,7 +79,7 @@ def test_the_view_in_tmux(tmux: Tmux, tmp_path: Path) -> None:
     tmux("resize-window", "-x", "50", "-y", "24")
     tmux.wait(r"run \| step \d+ of 1000000 .*\n(  .*\n)?  (.* )?coordinator here\n  r0\.0 ")
     tmux.type("C-z")
-    tmux.wait(r"Stopped")
+    tmux.wait(r"(?s)Stopped.*\nshell:")
     tmux.type(f"kill -9 {pid[1]}; fg", "Enter")
     tmux.wait(r"  r1.1 +\d+  lanes 4-7 ")
     tmux("resize-window", "-x", "110", "-y", "30")
