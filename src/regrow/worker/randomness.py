@@ -2,13 +2,15 @@
 
 import random
 import sys
+from functools import lru_cache
 
 import torch
 
 
 def seed_everything(seed: int) -> None:
     """torch (every device), numpy if the script uses it, and random."""
-    torch.manual_seed(seed & (2**63 - 1))
+    if _has_devices():
+        torch.manual_seed(seed & (2**63 - 1))
     seed_host(seed)
 
 
@@ -19,3 +21,9 @@ def seed_host(seed: int) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+@lru_cache(maxsize=1)
+def _has_devices() -> bool:
+    """torch.manual_seed takes half a millisecond to note the seed for devices that may come up later."""
+    return torch.cuda.is_available() or torch.xpu.is_available() or torch.backends.mps.is_available()
