@@ -4,6 +4,11 @@ import ctypes
 
 import torch
 
+_view = ctypes.pythonapi.PyMemoryView_FromMemory
+_view.restype = ctypes.py_object
+_view.argtypes = (ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int)
+_WRITABLE = 0x200  # PyBUF_WRITE
+
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """A writable view of a contiguous CPU tensor's bytes. The tensor must outlive it."""
@@ -12,7 +17,8 @@ def bytes_of(tensor: torch.Tensor) -> memoryview:
     size = tensor.numel() * tensor.element_size()
     if size == 0:
         return memoryview(bytearray())
-    return memoryview((ctypes.c_char * size).from_address(tensor.data_ptr())).cast("B")
+    view: memoryview = _view(tensor.data_ptr(), size, _WRITABLE)
+    return view
 
 
 def plain(tensor: torch.Tensor) -> torch.Tensor:
