@@ -28,6 +28,8 @@ class Tracked:
 
     def __init__(self) -> None:
         self.objects: dict[str, Stateful] = {}
+        self._walked: list[tuple[str, torch.nn.Module]] = []
+        self._inner: list[int] = []
 
     def add(self, name: str, thing: object) -> None:
         if name in self.objects:
@@ -49,10 +51,10 @@ class Tracked:
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Every trainable tensor once, in tracking order: modules' parameters, then what optimizers hold beyond them."""
         found: dict[int, tuple[str, torch.Tensor]] = {}
-        for name, thing in self.objects.items():
-            if isinstance(thing, torch.nn.Module):
-                for path, parameter in thing.named_parameters():
-                    found.setdefault(id(parameter), (f"{name}.{path}", parameter))
+        for path, module in self._modules():
+            for key, parameter in module._parameters.items():
+                if parameter is not None:
+                    found.setdefault(id(parameter), (f"{path}.{key}", parameter))
         for name, thing in self.objects.items():
             if isinstance(thing, torch.optim.Optimizer):
                 for g, group in enumerate(thing.param_groups):
@@ -63,13 +65,23 @@ class Tracked:
     def buffers(self) -> list[tuple[str, torch.nn.Module, str, torch.Tensor]]:
         """Every buffer once, with the module that holds it and its name there."""
         found: dict[int, tuple[str, torch.nn.Module, str, torch.Tensor]] = {}
-        for name, thing in self.objects.items():
-            if isinstance(thing, torch.nn.Module):
-                for path, module in thing.named_modules(prefix=name):
-                    for key, buffer in module._buffers.items():
-                        if buffer is not None:
-                            found.setdefault(id(buffer), (f"{path}.{key}", module, key, buffer))
+        for path, module in self._modules():
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    found.setdefault(id(buffer), (f"{path}.{key}", module, key, buffer))
         return list(found.values())
+
+    def _modules(self) -> list[tuple[str, torch.nn.Module]]:
+        """Asked for at every step. torch takes long to walk them, so it is done again only when one came, went or was
+        replaced."""
+        models = [(name, thing) for name, thing in self.objects.items() if isinstance(thing, torch.nn.Module)]
+        inner = [id(model) for _, model in models]
+        inner += [id(child) for _, module in self._walked for child in module._modules.values()]
+        if inner != self._inner:
+            self._walked = [found for name, model in models for found in model.named_modules(prefix=name)]
+            self._inner = [id(model) for _, model in models]
+            self._inner += [id(child) for _, module in self._walked for child in module._modules.values()]
+        return self._walked
 
     def awaken(self) -> None:
         """A GradScaler makes its scale at its first use, which a replica that is given no batch never comes to."""
