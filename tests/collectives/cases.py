@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from regrow.collectives.reduce import Terms
 from regrow.core.lanes import Node, children, cover, root
 from regrow.state.byproducts import Byproducts, Changed, Outcomes, packed
 from regrow.state.byproducts import Mean as Sum
@@ -22,6 +23,10 @@ class Case:
     layout: Layout
     lanes: list[Gradient]
     holdings: tuple[tuple[Node, ...], ...]
+
+    @property
+    def terms(self) -> Terms:
+        return Terms(self.layout, len(self.lanes), 0, self.holdings)
 
     @property
     def members(self) -> int:
@@ -43,7 +48,8 @@ def random_case(seed: int, members: int) -> Case:
     rng = random.Random(seed)
     generator = torch.Generator().manual_seed(seed)
     sizes = [rng.choice((0, 1, 5, 128, 129, 700)) for _ in range(rng.randint(1, 6))]
-    layout = Layout([(f"p{i}", torch.empty(size, dtype=rng.choice(DTYPES))) for i, size in enumerate(sizes)])
+    parameters = [(f"p{i}", torch.empty(size, dtype=rng.choice(DTYPES))) for i, size in enumerate(sizes)]
+    layout = Layout(parameters, bucket_bytes=rng.choice((1, 1024, 1 << 20)))
     count = rng.randint(1, 9)
     presence = rng.choice(("all", "random"))
     lanes = []

@@ -1,14 +1,13 @@
 """Groups inside one process: real ones on loopback, and an in-memory twin for thousands of cases."""
 
+import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 from typing import TypeVar
 
-import torch
-from board import Board
-
-from regrow.collectives.group import Group, form
+from regrow.collectives.group import Parcel, TcpGroup
+from regrow.collectives.line import Line
 
 T = TypeVar("T")
 
@@ -20,43 +19,45 @@ def together(size: int, play: Callable[[int], T]) -> list[T]:
         return [future.result(timeout=60) for future in futures]
 
 
-def formed(size: int) -> list[Group]:
+def formed(size: int) -> list[TcpGroup]:
     """Real groups, one per rank, all in this process."""
-    board = Board()
-    return together(size, lambda rank: form(board, rank, size, "127.0.0.1", 20))
+    lines: list[dict[int, Line]] = [{} for _ in range(size)]
+    for low in range(size):
+        for high in range(low + 1, size):
+            with socket.create_server(("127.0.0.1", 0)) as listener:
+                lines[low][high] = Line(socket.create_connection(listener.getsockname()))
+                lines[high][low] = Line(listener.accept()[0])
+    return [TcpGroup(rank, lines[rank]) for rank in range(size)]
 
 
 def twins(size: int) -> list["Twin"]:
-    table: list[list[torch.Tensor]] = [[] for _ in range(size)]
-    barrier = Barrier(size)
-    return [Twin(rank, size, table, barrier) for rank in range(size)]
+    table: list[list[Parcel]] = [[] for _ in range(size)]
+    said, barrier = [b""] * size, Barrier(size)
+    return [Twin(rank, size, table, said, barrier) for rank in range(size)]
 
 
 class Twin:
     """A group that moves bytes by memory copy."""
 
-    def __init__(self, rank: int, size: int, table: list[list[torch.Tensor]], barrier: Barrier) -> None:
+    def __init__(self, rank: int, size: int, table: list[list[Parcel]], said: list[bytes], barrier: Barrier) -> None:
         self.rank, self.size = rank, size
-        self._table, self._barrier = table, barrier
+        self._table, self._said, self._barrier = table, said, barrier
 
-    def gather(self, row: bytes) -> list[bytes]:
-        return self.gather_any(row)
-
-    def gather_any(self, data: bytes) -> list[bytes]:
-        own = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        self._table[self.rank] = [own]
+    def gather(self, data: bytes) -> list[bytes]:
+        self._said[self.rank] = data
         self._barrier.wait(30)
-        found = [bytes(sent[0].tolist()) for sent in self._table]
+        found = list(self._said)
         self._barrier.wait(30)
         return found
 
-    def exchange(self, incoming: Sequence[torch.Tensor], outgoing: Sequence[torch.Tensor]) -> None:
+    def exchange(self, incoming: Sequence[Parcel], outgoing: Sequence[Parcel]) -> None:
         self._table[self.rank] = list(outgoing)
         self._barrier.wait(30)
         for other in range(self.size):
             if other != self.rank:
-                assert incoming[other].numel() == self._table[other][self.rank].numel()
-                incoming[other].copy_(self._table[other][self.rank])
+                for into, sent in zip(incoming[other], self._table[other][self.rank], strict=True):
+                    assert into.numel() == sent.numel()
+                    into.copy_(sent)
         self._barrier.wait(30)
 
     def abort(self) -> None:

@@ -1,8 +1,10 @@
 """Ranks as real processes, which a test starts, listens to and kills."""
 
 import multiprocessing
+import socket
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from types import TracebackType
 from typing import Any
@@ -10,7 +12,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from regrow.core.errors import PeerError
+from regrow.collectives.group import TcpGroup
+from regrow.collectives.line import Line
 
 DEADLINE_S = 60
 
@@ -19,26 +22,25 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["torch", "regrow.collectives.reduce"])
 
 
-class StoreMeeting:
-    """A meeting on a TCP store of the test."""
-
-    def __init__(self, port: int, name: str) -> None:
-        self._store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=DEADLINE_S))
-        self._name = name
-
-    def put(self, key: str, value: bytes) -> None:
-        self._store.set(f"{self._name}/{key}", value)
-
-    def get(self, key: str) -> bytes:
-        try:
-            found: bytes = self._store.get(f"{self._name}/{key}")
-        except RuntimeError as error:
-            raise PeerError(f"{key} never came: {error}") from error
-        return found
+def form(port: int, name: str, rank: int, size: int) -> TcpGroup:
+    """A group of that name. Addresses go through a TCP store of the test."""
+    store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=DEADLINE_S))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        store.set(f"{name}/{rank}", str(listener.getsockname()[1]))
+        lines = {}
+        for other in range(rank):
+            there = socket.create_connection(("127.0.0.1", int(store.get(f"{name}/{other}"))))
+            there.sendall(bytes([rank]))
+            lines[other] = Line(there)
+        for _ in range(rank + 1, size):
+            here = listener.accept()[0]
+            other = here.recv(1)[0]
+            lines[other] = Line(here)
+    return TcpGroup(rank, lines)
 
 
 Play = Callable[..., Any]
-"""play(rank, size, meet, parent, *arguments); meet(name) gives a meeting, parent is a pipe to the test."""
+"""play(rank, size, form, parent, *arguments); form(name, rank, size) gives a group, parent is a pipe to the test."""
 
 
 class Ranks:
@@ -80,4 +82,4 @@ class Ranks:
 
 def _run(play: Play, rank: int, size: int, port: int, parent: Connection, arguments: tuple[object, ...]) -> None:
     torch.set_num_threads(1)
-    play(rank, size, lambda name: StoreMeeting(port, name), parent, *arguments)
+    play(rank, size, partial(form, port), parent, *arguments)

@@ -10,30 +10,29 @@ from multiprocessing.connection import Connection
 import pytest
 import torch
 from cases import assert_is_mean, dumb_mean, random_case
-from ranks import Ranks, StoreMeeting
+from ranks import Ranks
 
-from regrow.collectives.group import GlooGroup, Group, Solo, form
-from regrow.collectives.reduce import reduce
+from regrow.collectives.group import Group, Solo, TcpGroup
+from regrow.collectives.reduce import Reduction, Terms
 from regrow.core.errors import PeerError
 from regrow.core.lanes import root
 from regrow.state.gradient import Pool, digest
 
 pytestmark = pytest.mark.process
 
-Meet = Callable[[str], StoreMeeting]
+Form = Callable[[str, int, int], TcpGroup]
 HOST = "127.0.0.1"
 
 
-def _reduces(rank: int, size: int, meet: Meet, parent: Connection, seeds: range) -> None:
-    group = form(meet("one"), rank, size, HOST, 20)
-    assert isinstance(group, GlooGroup) and len(group._sockets) == size - 1
+def _reduces(rank: int, size: int, form: Form, parent: Connection, seeds: range) -> None:
+    group = form("one", rank, size)
     digests = []
     for seed in seeds:
         case = random_case(seed, size)
-        pool = Pool(case.layout)
-        result = reduce(group, rank, case.layout, len(case.lanes), case.holdings, case.held(rank), pool)
-        assert_is_mean(result, dumb_mean(case))
-        digests.append(digest(result))
+        reduction = Reduction(case.terms, case.held(rank), None, Pool(case.layout))
+        digests.append(reduction.run(group, small_bytes=1 << 12))
+        assert digests[-1] == digest(reduction.result)
+        assert_is_mean(reduction.result, dumb_mean(case))
     parent.send(digests)
     group.close()
 
@@ -45,14 +44,14 @@ def test_every_rank_has_the_bits_of_the_local_tree(size: int) -> None:
     for seed in seeds:
         case = random_case(seed, size)
         top = root(len(case.lanes))
-        held = {top: case.subtree(top)}
-        expected.append(digest(reduce(Solo(), 0, case.layout, len(case.lanes), ((top,),), held, Pool(case.layout))))
+        terms = Terms(case.layout, len(case.lanes), 0, ((top,),))
+        expected.append(Reduction(terms, {top: case.subtree(top)}, None, Pool(case.layout)).run(Solo()))
     with Ranks(size, _reduces, seeds) as ranks:
         assert [ranks.hear(rank) for rank in range(size)] == [expected] * size
         assert [ranks.exit_code(rank) for rank in range(size)] == [0] * size
 
 
-def _obedient(rank: int, size: int, meet: Meet, parent: Connection) -> None:
+def _obedient(rank: int, size: int, form: Form, parent: Connection) -> None:
     """Does as told: forms a group of that name, gathers (in a thread, so it can still hear), aborts, closes."""
     group: Group = Solo()
     gathering = threading.Thread()
@@ -75,7 +74,7 @@ def _obedient(rank: int, size: int, meet: Meet, parent: Connection) -> None:
                 group.close()
                 parent.send("closed")
             case name:
-                group = form(meet(name), rank, size, HOST, 20)
+                group = form(name, rank, size)
                 parent.send("formed")
 
 
@@ -113,17 +112,17 @@ def test_survivors_of_a_kill_abort_and_form_anew_without_the_dead() -> None:
         assert [ranks.exit_code(rank) for rank in (0, 2)] == [0, 0]
 
 
-def _survivor(rank: int, size: int, meet: Meet, parent: Connection) -> None:
+def _survivor(rank: int, size: int, form: Form, parent: Connection) -> None:
     """Large exchanges without end, so that the kill hits one under way; the abort comes from the thread that listens."""
     listener = socket.create_server((HOST, 0))
     client = socket.create_connection(listener.getsockname())
     server, _ = listener.accept()
-    group = form(meet("first"), rank, size, HOST, 20)
+    group = form("first", rank, size)
     broken = threading.Event()
 
     def exchange_for_ever() -> None:
-        incoming = [torch.empty(1 << 20, dtype=torch.uint8) for _ in range(size)]
-        outgoing = [torch.zeros(1 << 20, dtype=torch.uint8)] * size
+        incoming = [[torch.empty(1 << 20, dtype=torch.uint8)] for _ in range(size)]
+        outgoing = [[torch.zeros(1 << 20, dtype=torch.uint8)]] * size
         try:
             while True:
                 group.exchange(incoming, outgoing)
@@ -139,7 +138,7 @@ def _survivor(rank: int, size: int, meet: Meet, parent: Connection) -> None:
     group.close()
     client.sendall(b"the user's sockets work")
     users = server.recv(100).decode()
-    second = form(meet("second"), (0, 2).index(rank), 2, HOST, 20)
+    second = form("second", (0, 2).index(rank), 2)
     parent.send(("broken", users, second.gather(bytes([second.rank]) * 40)))
     second.close()
 
@@ -155,5 +154,9 @@ def test_a_stopped_peer_is_waited_for_and_abort_is_the_way_out() -> None:
         ranks.tell(0, "abort")
         assert ranks.hear(0)[0] == "broken"
         os.kill(stopped, signal.SIGCONT)
-        ranks.tell(1, "gather")
-        assert ranks.hear(1) == ("broken", True), "the stopped one must find the group broken when it wakes"
+        # What was said to the stopped one before the abort may still reach it; nothing that it asks for afterwards does.
+        words = []
+        for _ in range(2):
+            ranks.tell(1, "gather")
+            words.append(ranks.hear(1))
+        assert words[0] in (_rows(2), ("broken", True)) and words[1][0] == "broken"

@@ -102,9 +102,10 @@ def test_a_roster_is_formed_then_resolved_then_computed() -> None:
 
 def test_lanes_merge_then_reduce_then_bound_then_commit() -> None:
     story = Story().seated()
-    assert story.hears(LaneDone(lane=0)) == [Compute(step=0, lane=1)]
     holdings = ((Node(0, 2),), (Node(2, 4),))
-    assert story.hears(LaneDone(lane=1)) == [Merge(parent=Node(0, 2)), Reduce(version=V1, step=0, holdings=holdings)]
+    reduce = Reduce(version=V1, step=0, holdings=holdings)
+    assert story.hears(LaneDone(lane=0)) == [Compute(step=0, lane=1, then=reduce)]
+    assert story.hears(LaneDone(lane=1)) == [Merge(parent=Node(0, 2)), reduce]
     assert story.hears(Reduced(version=V1, digest=DIGEST)) == [Bound(version=V1, row=row(V1, 0))]
     assert story.bounded() == [Commit(step=0, attempt=V1, digest=DIGEST, holdings=holdings, by="boundary", reporter=A)]
     assert story.hears(StepEntered()) == [Compute(step=1, lane=0)]

@@ -15,7 +15,7 @@ from test_ends import ENDLESS, prove_stopped, under_way
 
 from regrow.coordinator.store import load
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Ask, Beat, Contract, Hello, Join, Left, Message, Push, Put, Raised
+from regrow.core.messages import Ask, Beat, Contract, Hello, Join, Left, Meet, Message, Push, Raised
 from regrow.core.records import JobEnded, Refused, WorkerExited
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Version
 from regrow.wire.codec import encode
@@ -24,7 +24,7 @@ from regrow.wire.tcp import connect
 
 pytestmark = pytest.mark.process
 
-R0 = Member("r0", 0)
+R0, R1 = Member("r0", 0), Member("r1", 0)
 STRANGER = Member("r9", 0)
 
 
@@ -121,7 +121,8 @@ def test_strangers_and_liars_are_refused_noted_and_of_no_effect(start: Callable[
         ("coordinator", "Push is not for a coordinator", coordinator, "r1.0", (Push(roster=load(run.folder).roster),)),
         ("r0.0", "sent Left", worker, "r1.0", (Left(member=R0, version=Version(1, 1), step=3),)),
         ("r0.0", "spoke in the name of r0.0", worker, "r1.0", (Ask(member=R0, version=Version(1, 1), step=3),)),
-        ("r0.0", "roster 0.1 is over", worker, "r1.0", (Put(version=Version(0, 1), key="k", value=b"v"),)),
+        ("r0.0", "spoke in the name of r0.0", worker, "r1.0", (Meet(member=R0, version=Version(1, 1)),)),
+        ("r0.0", "roster 0.1 is over", worker, "r1.0", (Meet(member=R1, version=Version(0, 1)),)),
     ]
     for who, words, endpoint, name, messages in lies:
         say(endpoint, token, name, *messages)

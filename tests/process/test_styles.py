@@ -16,7 +16,7 @@ FAULTS = ("--fault", "r1:backward:step=2:SIGKILL", "--fault", "r2:reduced:step=5
 
 @pytest.mark.parametrize("style", STYLES)
 def test_a_style_survives_kills(style: str, start: Callable[..., Run]) -> None:
-    run = start("--replicas", "3", *FAULTS, script=SCRIPT, script_args=(style, "--hold", "3"))
+    run = start("--replicas", "3", "--bucket-mb", "0.0004", *FAULTS, script=SCRIPT, script_args=(style, "--hold", "3"))
     assert run.wait() == 0, run.story()
     assert set(run.digests()) == {alone(style, script=SCRIPT)}, run.story()
     died = sorted(fact.member.replica for _, fact in run.facts(WorkerExited) if not fact.clean)

@@ -33,10 +33,27 @@ def test_views_are_aligned_disjoint_and_zeroed(parameters: list[tuple[torch.dtyp
 @given(shapes, st.integers(1, 9))
 def test_slices_are_contiguous_even_and_cut_at_blocks(parameters: list[tuple[torch.dtype, int]], members: int) -> None:
     layout = layout_of(parameters)
-    slices = layout.slices(members)
-    assert [start for start, _ in slices] == [0, *(stop for _, stop in slices[:-1])] and slices[-1][1] == layout.size_bytes
-    sizes = [stop - start for start, stop in slices]
-    assert max(sizes) - min(sizes) <= ALIGN_BYTES and all(size % ALIGN_BYTES == 0 for size in sizes)
+    for bucket in layout.buckets:
+        slices = layout.slices(bucket, members)
+        assert [start for start, _ in slices] == [bucket.start, *(stop for _, stop in slices[:-1])]
+        assert slices[-1][1] == bucket.stop
+        sizes = [stop - start for start, stop in slices]
+        assert max(sizes) - min(sizes) <= ALIGN_BYTES and all(size % ALIGN_BYTES == 0 for size in sizes)
+
+
+@given(shapes, st.integers(1, 4096))
+def test_buckets_are_runs_of_whole_parameters_from_the_end(parameters: list[tuple[torch.dtype, int]], size: int) -> None:
+    named = [(f"p{i}", torch.empty(count, dtype=dtype)) for i, (dtype, count) in enumerate(parameters)]
+    layout = Layout(named, bucket_bytes=size)
+    ends = [*(bucket.last for bucket in layout.buckets), 0]
+    assert ends[0] == len(named) and [bucket.first for bucket in layout.buckets] == ends[1:]
+    for bucket in layout.buckets:
+        spans = layout.spans[bucket.first : bucket.last]
+        assert (bucket.start, bucket.stop) == (spans[0].start, spans[-1].stop)
+        assert bucket.mask == sum(1 << index for index in range(bucket.first, bucket.last))
+    for bucket in layout.buckets[:-1]:
+        assert bucket.stop - bucket.start >= size, "cut too early"
+        assert bucket.stop - layout.spans[bucket.first].stop < size, "cut too late"
 
 
 @given(shapes, st.integers(0, 255), st.integers(0, 255), st.integers(0, 20), st.integers(0, 20))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.core.errors import Invariant, PeerError
-from regrow.core.messages import Message, Refuse, Thanks, Value
+from regrow.core.messages import Message, Refuse, Thanks
 from regrow.wire.channel import Channel
 from regrow.wire.framing import PEER_LIMIT_BYTES
 from regrow.wire.memory import pair
@@ -81,6 +81,6 @@ def test_the_frame_limit_holds_here_too() -> None:
     async def story() -> None:
         a, _ = pair("a", "b")
         with pytest.raises(Invariant, match="exceeds the limit"):
-            await a.send(Value(key="k", value=b"x" * PEER_LIMIT_BYTES))
+            await a.send(Refuse(why="x" * PEER_LIMIT_BYTES))
 
     asyncio.run(story())

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from regrow.core.errors import ConfigError, Invariant, PeerError
-from regrow.core.messages import PROTOCOL, Challenge, Hello, Put, Refuse, Thanks, Value
-from regrow.core.roster import Endpoint, Version
+from regrow.core.messages import PROTOCOL, Challenge, Hello, Refuse, Thanks
+from regrow.core.roster import Endpoint
 from regrow.wire import tcp
 from regrow.wire.codec import decode, encode
 from regrow.wire.framing import PEER_LIMIT_BYTES, Decoder, frame
@@ -124,8 +124,8 @@ def test_messages_go_both_ways_under_the_proven_name() -> None:
             await ours.send(Thanks())
             await ours.send(Refuse(why="no"))
             assert [await theirs.receive(), await theirs.receive()] == [Thanks(), Refuse(why="no")]
-            await theirs.send(Value(key="k", value=b"x" * 1_000_000))
-            assert await ours.receive() == Value(key="k", value=b"x" * 1_000_000)
+            await theirs.send(Refuse(why="x" * 1_000_000))
+            assert await ours.receive() == Refuse(why="x" * 1_000_000)
 
     run(story())
 
@@ -134,7 +134,7 @@ def test_what_was_sent_before_close_arrives_even_past_unread_bytes() -> None:
     async def story() -> None:
         async with serving() as server:
             ours, theirs = await server.pair()
-            await ours.send(Put(version=Version(1, 1), key="k", value=b"never read"))
+            await ours.send(Refuse(why="never read"))
             await theirs.send(Refuse(why="bye"))
             await theirs.close()
             await theirs.close()
@@ -258,13 +258,13 @@ def test_the_last_words_of_a_handler_arrive_even_past_unread_bytes() -> None:
     async def story() -> None:
         async def handler(connection: Connection) -> None:
             assert await connection.receive() == Thanks()
-            await connection.send(Value(key="k", value=b"x" * 1_000_000))
+            await connection.send(Refuse(why="x" * 1_000_000))
 
         async with serving(handler) as server:
             stranger = server.stranger(receive_buffer_bytes=4096)
             await stranger.prove()
             await stranger.say(frame(encode(Thanks())) + frame(encode(Refuse(why="never read" * 5000))))
-            assert decode(await stranger.payload()) == Value(key="k", value=b"x" * 1_000_000)
+            assert decode(await stranger.payload()) == Refuse(why="x" * 1_000_000)
 
     run(story())
 
@@ -273,9 +273,7 @@ def test_sends_of_several_tasks_do_not_mix() -> None:
     async def story() -> None:
         async with serving() as server:
             ours, theirs = await server.pair()
-            large = [
-                Value(key=str(index), value=bytes([index]) * 3_000_000) for index in range(6)
-            ]  # beyond any socket buffer
+            large = [Refuse(why=str(index) * 3_000_000) for index in range(6)]  # beyond any socket buffer
             async with asyncio.TaskGroup() as group:
                 for message in large:
                     group.create_task(ours.send(message))
@@ -289,7 +287,7 @@ def test_a_send_cancelled_halfway_ends_the_connection() -> None:
     async def story() -> None:
         async with serving() as server:
             ours, theirs = await server.pair()
-            sending = asyncio.create_task(ours.send(Value(key="k", value=b"x" * 15_000_000)))
+            sending = asyncio.create_task(ours.send(Refuse(why="x" * 15_000_000)))
             await _until_waiting(sending)
             sending.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -52,6 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The flag; None leaves it to the script."""
     membership: MembershipConfig
     audit_every: int
+    bucket_bytes: int
     faults: str
     coordinator: Endpoint | None = None
     """Where a coordinator of its own listens; None for one in this process."""
@@ -242,6 +243,7 @@ class Launcher:
             host=self._plan.host,
             lanes=self._plan.lanes,
             audit_every=self._plan.audit_every,
+            bucket_bytes=self._plan.bucket_bytes,
             faults=self._plan.faults,
         )
 

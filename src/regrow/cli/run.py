@@ -153,6 +153,14 @@ _HANGS = HangConfig()
     metavar="N",
     help="Compare the whole state of all replicas every N steps, and a part of it at each. 0: never.",
 )
+@click.option(
+    "--bucket-mb",
+    type=click.FloatRange(min=0, min_open=True),
+    default=8.0,
+    show_default=True,
+    metavar="MB",
+    help="Gradients travel in buckets of at least so much, while the rest is still computed.",
+)
 @click.option("--plain", is_flag=True, help="Lines only, also on a terminal. Default there: a live view below them.")
 @click.option("--quiet", is_flag=True, help="Only failures, the end and the script's own output.")
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
@@ -180,6 +188,7 @@ def run(
     on_poison: Literal["stop", "skip"],
     poison_after: int,
     audit_every: int,
+    bucket_mb: float,
     plain: bool,
     quiet: bool,
     faults: tuple[str, ...],
@@ -234,6 +243,7 @@ def run(
                 script=script.name,
             ),
             audit_every=audit_every,
+            bucket_bytes=max(1, int(bucket_mb * 2**20)),
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
             is_live=terminal.is_screen and os.environ.get("TERM", "dumb") != "dumb" and not (plain or quiet),

@@ -1,174 +1,253 @@
 """The canonical reduce: the members' partial sums become one result, the same bits on every member.
 
-Every member owns a slice of the flat gradient. The partials of that slice travel to their owner, the owner adds them in
-the order of the lane tree and divides once, and the result slices travel back. A small gradient goes whole to everybody, who
-all add it up: the way back would take longer. Which member holds which subtree, and where the slices are cut, changes
-nothing in any element's arithmetic.
+The flat gradient travels in buckets. Of each bucket every member owns a slice: the partials of that slice go to their owner,
+the owner adds them in the order of the lane tree and divides once, and the result slices go back. A small gradient goes
+whole to everybody, who all add it up: the way back would take longer. Which member holds which subtree, and where buckets
+and slices are cut, changes nothing in any element's arithmetic.
 
 What the members hold is only read: an attempt that breaks is begun again from it.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from math import nan
+from typing import NamedTuple
 
 import msgspec
 import torch
 import xxhash
 
 from regrow.collectives.group import Group
-from regrow.core.errors import Invariant, PeerError, StateError
+from regrow.core.errors import Invariant, StateError
 from regrow.core.lanes import Node, fold, missing
+from regrow.shell.faultpoint import faultpoint
 from regrow.state.byproducts import NOTHING, Byproducts
-from regrow.state.gradient import Gradient, Part, Pool, add, divide
-from regrow.state.layout import Layout, aligned
+from regrow.state.gradient import Gradient, Part, Pool, add, bucket_digest, digest, divide
+from regrow.state.layout import Bucket, Layout, aligned
+from regrow.state.memory import bytes_of
+from regrow.state.tail import Tail
 
 Holdings = tuple[tuple[Node, ...], ...]
 """What each member holds, in seat order, which is the order of ranks."""
 
-
-class _Note(msgspec.Struct, frozen=True, array_like=True):
-    """What must be known of a subtree besides its bytes."""
-
-    present: bytes
-    weight: float
-    loss: float
-    byproducts: Byproducts
-
-
-class _Notes(msgspec.Struct, frozen=True, array_like=True):
-    """What one member says before any bytes move."""
-
-    layout: int
-    holdings: int
-    notes: tuple[_Note, ...]
-
-
-_LENGTH = struct.Struct("<Q")
-_ROW_BYTES = 1016
 SMALL_BYTES = 1 << 18
+
+
+class Terms(NamedTuple):
+    """What a reduce is about: the same for all members."""
+
+    layout: Layout
+    lanes: int
+    step: int
+    holdings: Holdings
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for nodes in self.holdings for node in nodes]
+
+    def fingerprints(self) -> tuple[int, int]:
+        return self.layout.fingerprint, xxhash.xxh3_64_intdigest(_encoder.encode((self.step, self.holdings)))
+
+
+class _Closing(msgspec.Struct, frozen=True, array_like=True):
+    """What a member says of its subtrees once all of it is computed."""
+
+    stale: tuple[int, ...]
+    losses: tuple[float, ...]
+    byproducts: tuple[Byproducts, ...]
+
+
+class _Whole(msgspec.Struct, frozen=True, array_like=True):
+    """What a member says of its subtrees where their bytes follow at once."""
+
+    fingerprints: tuple[int, int]
+    present: tuple[bytes, ...]
+    weights: tuple[float, ...]
+    closing: _Closing
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Notes)
+_whole = msgspec.msgpack.Decoder(_Whole)
+_closing = msgspec.msgpack.Decoder(_Closing)
+_TERMS = struct.Struct("<QQ")
+_LENGTH = struct.Struct("<Q")
+_WEIGHT = struct.Struct("<d")
 
 
-def reduce(
-    group: Group,
-    rank: int,
-    layout: Layout,
-    lanes: int,
-    holdings: Holdings,
-    held: Mapping[Node, Gradient],
-    pool: Pool,
-    small_bytes: int = SMALL_BYTES,
-) -> Gradient:
-    """The step's gradient, divided, complete on every member; its loss is the weighted mean (nan of no weight)."""
-    if len(holdings) != group.size or missing(lanes, [node for nodes in holdings for node in nodes]) is None:
-        raise Invariant(f"holdings {holdings} of {group.size} members hold one of {lanes} lanes twice")
-    notes = _exchange_notes(group, rank, layout, holdings, held)
-    try:
-        is_small = layout.size_bytes * len(notes) <= small_bytes
-        return _reduce(group, rank, layout, lanes, holdings, held, notes, pool, is_small)
-    except PeerError:
-        pool.forget_scratch()  # a broken exchange may still write into it, and into the result, which is dropped too
-        raise
+def is_small(terms: Terms, small_bytes: int = SMALL_BYTES) -> bool:
+    return terms.layout.size_bytes * len(terms.nodes) <= small_bytes or not terms.layout.buckets
 
 
-def _reduce(
-    group: Group,
-    rank: int,
-    layout: Layout,
-    lanes: int,
-    holdings: Holdings,
-    held: Mapping[Node, Gradient],
-    notes: Mapping[Node, "_Note"],
-    pool: Pool,
-    is_small: bool,
-) -> Gradient:
-    ranges = [(0, layout.size_bytes)] * group.size if is_small else layout.slices(group.size)
-    parts = _collect(group, rank, ranges, holdings, held, notes, pool)
-    result = pool.take()
-    start, stop = ranges[rank]
-    own = _total(layout, lanes, parts, start, result.buffer[start:stop])
-    mean = divide(layout, own, result.buffer[start:stop])
-    if not is_small:
-        incoming = [result.buffer[low:high] for low, high in ranges]
-        group.exchange(incoming, [incoming[rank]] * group.size)
-    result.present, result.weight, result.loss = mean.present, mean.weight, mean.loss
-    byproducts = {node: note.byproducts for node, note in notes.items()}
-    result.byproducts = fold(lanes, byproducts, lambda left, right: left + right) or NOTHING
-    return result
+class Reduction:
+    """One reduce of one attempt. All members take the same steps: `agree`, each `bucket` in order, `close`; or `run`.
 
+    `held`: what this member holds, but for the subtree that its `tail` completes.
+    """
 
-def _exchange_notes(
-    group: Group, rank: int, layout: Layout, holdings: Holdings, held: Mapping[Node, Gradient]
-) -> dict[Node, _Note]:
-    """Everybody's notes. Also the last moment to find that two members do not speak of the same reduce: gloo ends the
-    process when a message has another size than was expected."""
-    size = len(layout.spans) // 8 + 1
-    mine = [held[node] for node in holdings[rank]]
-    said = _Notes(
-        layout=layout.fingerprint,
-        holdings=xxhash.xxh3_64_intdigest(_encoder.encode(holdings)),
-        notes=tuple(_Note(g.present.to_bytes(size, "little"), g.weight, g.loss, g.byproducts) for g in mine),
-    )
-    found: dict[Node, _Note] = {}
-    for other, data in enumerate(_gather(group, _encoder.encode(said))):
-        heard = _decoder.decode(data)
-        if heard.layout != said.layout:
+    def __init__(self, terms: Terms, held: Mapping[Node, Gradient], tail: Tail | None, pool: Pool) -> None:
+        if missing(terms.lanes, terms.nodes) is None:
+            raise Invariant(f"holdings {terms.holdings} hold one of {terms.lanes} lanes twice")
+        self.result = pool.take()
+        self._terms = terms
+        self._held = held
+        self._tail = tail
+        self._pool = pool
+        self._fingerprints = terms.fingerprints()
+        self._digests = [0] * len(terms.layout.buckets)
+
+    def run(self, group: Group, small_bytes: int = SMALL_BYTES) -> int:
+        """All of it, where everything is computed; returns the digest of the result."""
+        if is_small(self._terms, small_bytes):
+            return self._whole(group)
+        self.agree(group)
+        for number in range(len(self._terms.layout.buckets)):
+            self.bucket(group, number)
+        return self.close(group)
+
+    # In buckets
+
+    def agree(self, group: Group) -> None:
+        """Find out that two members do not speak of the same reduce before bytes move."""
+        for other, row in enumerate(group.gather(_TERMS.pack(*self._fingerprints))):
+            self._compare(group.rank, other, _TERMS.unpack(row))
+
+    def bucket(self, group: Group, number: int) -> None:
+        layout, lanes, step, holdings = self._terms
+        bucket, rank = layout.buckets[number], group.rank
+        slices = layout.slices(bucket, group.size)
+        low, high = slices[rank]
+        mine = [self._part(node, number) for node in holdings[rank]]
+        note = _bytes(bytearray(b"".join(_noted(part, bucket) for part in mine)))
+        outgoing = [[note, *(part.data[a - bucket.start : b - bucket.start] for part in mine)] for a, b in slices]
+        notes = [bytearray(_note_bytes(bucket) * len(nodes)) for nodes in holdings]
+        places = self._places(rank, high - low)
+        group.exchange([[_bytes(notes[other]), *places[other]] for other in range(group.size)], outgoing)
+        parts = {node: (part.cut(low, high), False) for node, part in zip(holdings[rank], mine, strict=True)}
+        for other, nodes in enumerate(holdings):
+            if other != rank:
+                for node, data, (present, weight) in zip(nodes, places[other], _read(notes[other], bucket), strict=True):
+                    parts[node] = Part(low, data, present, weight), True
+        out = self.result.buffer[low:high]
+        mean = divide(layout, _total(layout, lanes, parts, low, out), out)
+        faultpoint("bucket", step=step, bucket=number)
+        into = [[self.result.buffer[a:b]] for a, b in slices]
+        group.exchange(into, [into[rank]] * group.size)
+        self.result.present = self.result.present & ~bucket.mask | mean.present & bucket.mask
+        self.result.weight = mean.weight
+        self._digests[number] = bucket_digest(self.result, bucket)
+
+    def close(self, group: Group) -> int:
+        """Once everything is computed. Returns the digest of the result."""
+        said = [_closing.decode(data) for data in group.gather(_encoder.encode(self._said(group.rank)))]
+        for number in sorted({number for each in said for number in each.stale}):
+            self.bucket(group, number)
+        self._finish(said)
+        return digest(self.result, self._digests)
+
+    # Whole
+
+    def _whole(self, group: Group) -> int:
+        layout, lanes, _, holdings = self._terms
+        rank, size = group.rank, layout.size_bytes
+        mine = [self._held[node] for node in holdings[rank]]
+        said = _Whole(
+            fingerprints=self._fingerprints,
+            present=tuple(each.present.to_bytes(len(layout.spans) // 8 + 1, "little") for each in mine),
+            weights=tuple(each.weight for each in mine),
+            closing=self._said(rank),
+        )
+        hosts = [each.buffer.cpu() for each in mine]
+        note = _encoder.encode(said)
+        heard = group.gather(b"".join((_LENGTH.pack(len(note)), note, *map(bytes_of, hosts))))
+        places = self._places(rank, size)
+        parts = {node: (each.part(0, size), False) for node, each in zip(holdings[rank], mine, strict=True)}
+        closings = []
+        for other, data in enumerate(heard):
+            start = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+            its = _whole.decode(memoryview(data)[_LENGTH.size : start])
+            self._compare(rank, other, its.fingerprints)
+            closings.append(its.closing)
+            if other != rank:
+                for node, place, present, weight in zip(
+                    holdings[other], places[other], its.present, its.weights, strict=True
+                ):
+                    place.copy_(_bytes(bytearray(memoryview(data)[start : start + size])))
+                    start += size
+                    parts[node] = Part(0, place, int.from_bytes(present, "little"), weight), True
+        mean = divide(layout, _total(layout, lanes, parts, 0, self.result.buffer), self.result.buffer)
+        self.result.present, self.result.weight = mean.present, mean.weight
+        self._finish(closings)
+        return digest(self.result)
+
+    # Both
+
+    def _compare(self, rank: int, other: int, theirs: tuple[int, int]) -> None:
+        if theirs[0] != self._fingerprints[0]:
             what = "names, order, shapes, dtypes, or some are frozen on one only"
             raise StateError(f"ranks {rank} and {other} train different parameters ({what})")
-        if heard.holdings != said.holdings:
-            raise Invariant(f"ranks {rank} and {other} reduce different holdings; here: {holdings}")
-        found.update(zip(holdings[other], heard.notes, strict=True))
-    return found
+        if theirs[1] != self._fingerprints[1]:
+            raise Invariant(f"ranks {rank} and {other} reduce different things; here: {self._terms[1:]}")
+
+    def _places(self, rank: int, width: int) -> list[list[torch.Tensor]]:
+        """Where the others' parts go, of so many bytes each."""
+        holdings = self._terms.holdings
+        foreign = [0 if other == rank else len(nodes) for other, nodes in enumerate(holdings)]
+        places = iter(self._pool.scratch(width * sum(foreign)).reshape(sum(foreign), width))
+        return [list(islice(places, count)) for count in foreign]
+
+    def _part(self, node: Node, number: int) -> Part:
+        bucket = self._terms.layout.buckets[number]
+        if node in self._held or self._tail is None:
+            return self._held[node].part(bucket.start, bucket.stop)
+        return self._tail.part(number, self.result.buffer[bucket.start : bucket.stop])
+
+    def _said(self, rank: int) -> _Closing:
+        nodes, tail = self._terms.holdings[rank], self._tail
+        shares = [self._held[node] if node in self._held or tail is None else tail for node in nodes]
+        return _Closing(
+            stale=tuple(sorted(tail.stale)) if tail else (),
+            losses=tuple(share.loss for share in shares),
+            byproducts=tuple(share.all_byproducts if isinstance(share, Tail) else share.byproducts for share in shares),
+        )
+
+    def _finish(self, said: Sequence[_Closing]) -> None:
+        lanes, nodes = self._terms.lanes, self._terms.nodes
+        losses = dict(zip(nodes, (loss for each in said for loss in each.losses), strict=True))
+        byproducts = dict(zip(nodes, (item for each in said for item in each.byproducts), strict=True))
+        total = fold(lanes, losses, lambda left, right: left + right) or 0.0
+        self.result.loss = total / self.result.weight if self.result.weight else nan
+        self.result.byproducts = fold(lanes, byproducts, lambda left, right: left + right) or NOTHING
 
 
-def _gather(group: Group, data: bytes) -> list[bytes]:
-    """Everybody's data, in one round where all of it is short, as it is but for large by-products. Rows have the same size
-    whatever they say: this is where members find out that they do not agree."""
-    rows = group.gather(_LENGTH.pack(len(data)) + data[:_ROW_BYTES].ljust(_ROW_BYTES, b"\0"))
-    lengths = [_LENGTH.unpack_from(row)[0] for row in rows]
-    if max(lengths) > _ROW_BYTES:
-        return group.gather_any(data)
-    return [row[_LENGTH.size : _LENGTH.size + length] for row, length in zip(rows, lengths, strict=True)]
+def _noted(part: Part, bucket: Bucket) -> bytes:
+    """What must be known of a bucket's part besides its bytes."""
+    present = (part.present & bucket.mask) >> bucket.first
+    return _WEIGHT.pack(part.weight) + present.to_bytes(_note_bytes(bucket) - _WEIGHT.size, "little")
 
 
-def _collect(
-    group: Group,
-    rank: int,
-    ranges: Sequence[tuple[int, int]],
-    holdings: Holdings,
-    held: Mapping[Node, Gradient],
-    notes: Mapping[Node, _Note],
-    pool: Pool,
-) -> dict[Node, tuple[Part, bool]]:
-    """All parts of this member's slice, and whether each may be written to (what we hold ourselves may not).
+def _note_bytes(bucket: Bucket) -> int:
+    return _WEIGHT.size + (bucket.last - bucket.first + 7) // 8
 
-    One exchange for the first subtree of everyone, one for the second, and so on.
-    """
-    start, stop = ranges[rank]
-    width = stop - start
-    nothing = torch.empty(0, dtype=torch.uint8)
-    parts: dict[Node, tuple[Part, bool]] = {}
-    for turn in range(max(len(nodes) for nodes in holdings)):
-        senders = [other for other, nodes in enumerate(holdings) if turn < len(nodes) and other != rank]
-        scratch = pool.scratch(turn, width * len(senders))
-        incoming = [nothing] * group.size
-        for place, other in enumerate(senders):
-            incoming[other] = scratch[place * width : (place + 1) * width]
-            note = notes[holdings[other][turn]]
-            part = Part(start, incoming[other], int.from_bytes(note.present, "little"), note.weight, note.loss)
-            parts[holdings[other][turn]] = part, True
-        outgoing = [nothing] * group.size
-        if turn < len(holdings[rank]):
-            mine = held[holdings[rank][turn]]
-            outgoing = [mine.buffer[low:high] for low, high in ranges]
-            parts[holdings[rank][turn]] = mine.part(start, stop), False
-        group.exchange(incoming, outgoing)
-    return parts
+
+def _read(notes: bytearray, bucket: Bucket) -> Iterator[tuple[int, float]]:
+    """Presence and weight of each part."""
+    width = _note_bytes(bucket)
+    for at in range(0, len(notes), width):
+        present = int.from_bytes(notes[at + _WEIGHT.size : at + width], "little")
+        yield present << bucket.first, _WEIGHT.unpack_from(notes, at)[0]
+
+
+def _bytes(data: bytearray) -> torch.Tensor:
+    """The same memory as a tensor."""
+    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def _total(layout: Layout, lanes: int, parts: dict[Node, tuple[Part, bool]], start: int, out: torch.Tensor) -> Part:
-    """The sum of all parts in tree order. `out` may be used, and is where the last sum goes."""
+    """The sum of all parts in tree order. `out` may be used, and is where the last sum goes.
+
+    With each part comes whether it may be written to.
+    """
     spare: list[torch.Tensor] = []
     left_to_add = len(parts) - 1
 
@@ -181,4 +260,4 @@ def _total(layout: Layout, lanes: int, parts: dict[Node, tuple[Part, bool]], sta
         return add(layout, left, right, where), where is not out
 
     whole = fold(lanes, parts, plus)
-    return whole[0] if whole is not None else Part(start, out, 0, 0.0, 0.0)
+    return whole[0] if whole is not None else Part(start, out, 0, 0.0)

@@ -110,7 +110,7 @@ class Attendance:
         self._ending = False
         self._complaint: Complain | None = None
         self._left: Left | None = None
-        self._planned: tuple[Version, int, Holdings] = (NO_VERSION, 0, ())
+        self._planned: tuple[tuple[tuple[Node, ...], ...], Holdings] = ((), ())
 
     @property
     def seen(self) -> Version:
@@ -280,11 +280,15 @@ class Attendance:
             if not safe and len(roster.seats) == 1:
                 return effects  # it may kill this member, the last to hold the state: wait until another one is healed
             self.task = Task.LANE
-            return [*effects, Compute(step=self.step, lane=(safe or todo)[0])]
+            then = self._reduce(roster) if len(todo) == 1 else None
+            return [*effects, Compute(step=self.step, lane=(safe or todo)[0], then=then)]
         if self.result is None:
-            return effects + self._ask(Reduce(version=roster.version, step=self.step, holdings=self._holdings()))
+            return effects + self._ask(self._reduce(roster))
         row = Row(version=roster.version, step=self.step, digest=self.result.digest, stop=self._stop)
         return effects + self._ask(Bound(version=roster.version, row=row))
+
+    def _reduce(self, roster: Roster) -> Reduce:
+        return Reduce(version=roster.version, step=self.step, holdings=self._holdings())
 
     def _to_serve(self, resolution: Resolution) -> tuple[Member, ...]:
         if self.step != resolution.step or self._served == resolution.version:
@@ -297,17 +301,15 @@ class Attendance:
         acting, resolution = self.acting, self._resolution
         if acting is None:
             raise Invariant(f"{self.me}: no resolution was ever adopted")
-        # Asked for with every lane, and the same for the whole step: a pure function of these two.
-        if self._planned[:2] == (acting.version, self.step):
-            return self._planned[2]
         if resolution is not None and resolution.step == self.step:
-            parts = [(*share.keep, *map(leaf, share.compute)) for share in resolution.shares]
+            parts = tuple((*share.keep, *map(leaf, share.compute)) for share in resolution.shares)
         else:
             skipped = acting.skipped(self.step)
-            parts = [tuple(leaf(lane) for lane in seat.lanes if lane not in skipped) for seat in acting.seats]
-        holdings = tuple(tuple(sorted(settled(self._lanes, part))) for part in parts)
-        self._planned = (acting.version, self.step, holdings)
-        return holdings
+            parts = tuple(tuple(leaf(lane) for lane in seat.lanes if lane not in skipped) for seat in acting.seats)
+        # Asked for with every lane, and mostly the same step after step.
+        if self._planned[0] != parts:
+            self._planned = parts, tuple(tuple(sorted(settled(self._lanes, part))) for part in parts)
+        return self._planned[1]
 
     def expected(self, count: int) -> tuple[Cell, ...]:
         """So many cells that this member will be asked for, soonest first, by the rosters it knows: a guess."""

@@ -61,25 +61,28 @@ class Serve(msgspec.Struct, frozen=True, kw_only=True):
     joiners: tuple[Member, ...]
 
 
-class Compute(msgspec.Struct, frozen=True, kw_only=True):
-    """Hand the lane's microbatches to the user's loop. Answered by LaneDone."""
-
-    step: int
-    lane: int
-
-
-class Merge(msgspec.Struct, frozen=True, kw_only=True):
-    """Add the two children of this node, which are both held. Not answered."""
-
-    parent: Node
-
-
 class Reduce(msgspec.Struct, frozen=True, kw_only=True):
     """Reduce what the members hold, in seat order, to the result. Answered by Reduced or Broken."""
 
     version: Version
     step: int
     holdings: tuple[tuple[Node, ...], ...]
+
+
+class Compute(msgspec.Struct, frozen=True, kw_only=True):
+    """Hand the lane's microbatches to the user's loop. Answered by LaneDone."""
+
+    step: int
+    lane: int
+    then: Reduce | None = None
+    """With the last lane: what will be asked for next unless something happens meanwhile. It may be begun, and counts for
+    nothing before it is asked for."""
+
+
+class Merge(msgspec.Struct, frozen=True, kw_only=True):
+    """Add the two children of this node, which are both held. Not answered."""
+
+    parent: Node
 
 
 class Bound(msgspec.Struct, frozen=True, kw_only=True):

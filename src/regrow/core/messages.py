@@ -9,7 +9,7 @@ from regrow.core.order import Plan
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
 
 
@@ -255,24 +255,11 @@ ToAgent = StartWorker | KillWorker | Notice | Ended | Refuse
 # Between members
 
 
-class Put(_Message, frozen=True, kw_only=True):
-    """A formation's key and value, kept by the roster's first member."""
+class Meet(_Message, frozen=True, kw_only=True):
+    """This connection is one of that roster's group: from the next byte on it is no longer ours."""
 
+    member: Member
     version: Version
-    key: str
-    value: bytes
-
-
-class Get(_Message, frozen=True, kw_only=True):
-    """Wait until this key was put, then answer with Value."""
-
-    version: Version
-    key: str
-
-
-class Value(_Message, frozen=True, kw_only=True):
-    key: str
-    value: bytes
 
 
 class Ask(_Message, frozen=True, kw_only=True):
@@ -301,7 +288,7 @@ class Thanks(_Message, frozen=True, kw_only=True):
     """The state arrived whole."""
 
 
-Between = Put | Get | Value | Ask | Offer | Thanks
+Between = Meet | Ask | Offer | Thanks
 
 
 # The door: before anything else, both sides prove that they know the job's token

@@ -61,6 +61,11 @@ def length(seed: str) -> int | None:
     return chance.choice((None, chance.randrange(100, 800)))
 
 
+def flows(seed: str) -> bool:
+    """Do the job's gradients travel one by one while it computes the others? Else they go whole, being so few."""
+    return random.Random(f"flow of {seed}").random() < 0.5
+
+
 def volleys(seed: str, replicas: int) -> Iterator[Volley]:
     """Endless; the same for the same arguments on every machine."""
     chance = random.Random(seed)

@@ -36,8 +36,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Subject:
-    def __init__(self, folder: Path, replicas: int, steps: int | None) -> None:
-        """Without `steps` it goes on until it is stopped."""
+    def __init__(self, folder: Path, replicas: int, steps: int | None, flows: bool) -> None:
+        """Without `steps` it goes on until it is stopped. If it `flows`, its gradients travel one by one."""
         self.folder = folder
         self.run_dir = folder / "run"
         self._journal = self.run_dir / "journal"
@@ -45,6 +45,7 @@ class Subject:
         self._temporary.mkdir(parents=True)
         self._port = _free_port()
         self._replicas = replicas
+        self._flows = flows
         self.steps = steps
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._launcher: subprocess.Popen[bytes] | None = None
@@ -55,7 +56,7 @@ class Subject:
         self.start_coordinator()
         self._wait_listening()
         where = ("--coordinator", f"127.0.0.1:{self._port}", "--run-dir", str(self.run_dir))
-        size = ("--replicas", str(self._replicas))
+        size = ("--replicas", str(self._replicas), *(("--bucket-mb", "0.0004") if self._flows else ()))
         script = (str(SCRIPT), "--pace", str(PACE_S), *(() if self.steps is None else ("--steps", str(self.steps))))
         self._launcher = self._spawn("run", *where, *size, *_LIMITS, *script)
 

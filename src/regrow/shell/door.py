@@ -26,6 +26,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int | None
     """The --lanes flag; None leaves it to the script."""
     audit_every: int = 100
+    bucket_bytes: int = 8 << 20
     """All of the state is compared every so many steps; 0: nothing ever is."""
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
@@ -42,6 +43,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "HOST": self.host,
             _PREFIX + "LANES": "" if self.lanes is None else str(self.lanes),
             _PREFIX + "AUDIT_EVERY": str(self.audit_every),
+            _PREFIX + "BUCKET_BYTES": str(self.bucket_bytes),
             _PREFIX + "FAULTS": self.faults,
         }
 
@@ -61,6 +63,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 host=environ[_PREFIX + "HOST"],
                 lanes=int(lanes) if lanes else None,
                 audit_every=int(environ[_PREFIX + "AUDIT_EVERY"]),
+                bucket_bytes=int(environ[_PREFIX + "BUCKET_BYTES"]),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,
             )

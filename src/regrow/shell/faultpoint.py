@@ -5,7 +5,7 @@
     SPEC    = TARGET ":" POINT [":" KEY "=" VALUE]... ":" ACTION       several are joined with ","
     TARGET  = replica ("r1") or member ("r1.0"); a bare replica means incarnation 0 of it; "*" is whoever comes there first;
               "coordinator" is a coordinator of its own (regrow coordinator --fault)
-    KEY     = step | lane | roster (its n) | nth (the nth time the point matches, from 1)
+    KEY     = step | lane | bucket | roster (its n) | nth (the nth time the point matches, from 1)
     ACTION  = SIGKILL | SIGSEGV | SIGSTOP | raise | exit | hang
 """
 
@@ -27,6 +27,7 @@ POINTS = {
     "backward": "inside step.backward, before autograd runs",
     "lane": "a lane is done, nobody knows yet",
     "reduce": "about to reduce",
+    "bucket": "a bucket is added up here, nobody has its result",
     "waiting": "in a collective, for the others",
     "reduced": "holds the complete result, has not stated it",
     "boundary": "about to state its row",

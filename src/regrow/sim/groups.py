@@ -1,6 +1,6 @@
 """Groups of processes: formation, collectives, and how they break.
 
-As gloo behaves: an operation completes at each member at its own time once all have arrived. When a member's end closes
+As sockets behave: an operation completes at each member at its own time once all have arrived. When a member's end closes
 (death, abort, error) the unfinished operations of the others break at once, hang until their own abort, or, when the bytes
 were already there, still complete. So some may complete what others see fail.
 """

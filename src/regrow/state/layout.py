@@ -19,6 +19,7 @@ import xxhash
 from regrow.core.errors import ConfigError, Invariant
 
 ALIGN_BYTES = 512
+BUCKET_BYTES = 8 << 20
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
@@ -31,6 +32,20 @@ class Span(NamedTuple):
     size_bytes: int
     dtype: torch.dtype
     shape: torch.Size
+
+
+class Bucket(NamedTuple):
+    """A run of whole parameters, from `first` up to `last`, that travels as one."""
+
+    start: int
+    stop: int
+    first: int
+    last: int
+
+    @property
+    def mask(self) -> int:
+        """The presence bits of its parameters."""
+        return (1 << self.last) - (1 << self.first)
 
 
 class Source(Enum):
@@ -51,9 +66,9 @@ class Run(NamedTuple):
 
 
 class Layout:
-    """Parameters in the given order, which must be the same on every replica."""
+    """Parameters in the given order, which must be the same on every replica, and so must be the size of buckets."""
 
-    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]]) -> None:
+    def __init__(self, parameters: Sequence[tuple[str, torch.Tensor]], bucket_bytes: int = BUCKET_BYTES) -> None:
         devices = {tensor.device for _, tensor in parameters}
         if len(devices) > 1:
             raise ConfigError(f"the parameters of one replica lie on {sorted(map(str, devices))}: keep them on one device")
@@ -75,9 +90,11 @@ class Layout:
         """The presence mask of a gradient in which no parameter is absent."""
         self.fingerprint = xxhash.xxh3_64_intdigest(repr(self.spans).encode())
         """Equal where the layout is: replicas of different models must find out before they add."""
+        self.buckets = _buckets(spans, bucket_bytes)
+        """In the order in which they travel: backward makes the gradients of the last parameters first."""
         self._starts = [span.start for span in spans]
         # Presence is the same step after step; walking thousands of spans each time would cost more than the adds.
-        self.runs = lru_cache(maxsize=64)(self._runs)
+        self.runs = lru_cache(maxsize=4096)(self._runs)
 
     def new_buffer(self) -> torch.Tensor:
         """Zeroed bytes for one gradient, aligned whatever the allocator does."""
@@ -87,12 +104,17 @@ class Layout:
         """One contiguous tensor per parameter, sharing the buffer's bytes."""
         if buffer.numel() != self.size_bytes:
             raise Invariant(f"a buffer of {buffer.numel()} bytes does not have this layout of {self.size_bytes}")
-        return [buffer[span.start : span.start + span.size_bytes].view(span.dtype).view(span.shape) for span in self.spans]
+        return self.bucket_views(Bucket(0, self.size_bytes, 0, len(self.spans)), buffer)
 
-    def slices(self, members: int) -> list[tuple[int, int]]:
-        """The byte range each member owns: contiguous, as even as can be; some are empty when there is little to own."""
-        base, extra = divmod(self.size_bytes // ALIGN_BYTES, members)
-        ranges, start = [], 0
+    def bucket_views(self, bucket: Bucket, data: torch.Tensor) -> list[torch.Tensor]:
+        """One contiguous tensor per parameter of the bucket, sharing its bytes."""
+        spans, start = self.spans[bucket.first : bucket.last], bucket.start
+        return [data[s.start - start : s.start - start + s.size_bytes].view(s.dtype).view(s.shape) for s in spans]
+
+    def slices(self, bucket: Bucket, members: int) -> list[tuple[int, int]]:
+        """The byte range of it that each member owns: contiguous, as even as can be; some may be empty."""
+        base, extra = divmod((bucket.stop - bucket.start) // ALIGN_BYTES, members)
+        ranges, start = [], bucket.start
         for index in range(members):
             stop = start + (base + (1 if index < extra else 0)) * ALIGN_BYTES
             ranges.append((start, stop))
@@ -116,6 +138,17 @@ class Layout:
             else:
                 runs.append(Run(low, high, span.dtype, source))
         return tuple(runs)
+
+
+def _buckets(spans: Sequence[Span], bucket_bytes: int) -> tuple[Bucket, ...]:
+    """Cut from the end, each as soon as it has reached the size."""
+    buckets: list[Bucket] = []
+    last = len(spans)
+    for first in range(len(spans) - 1, -1, -1):
+        if first == 0 or spans[last - 1].stop - spans[first].start >= bucket_bytes:
+            buckets.append(Bucket(spans[first].start, spans[last - 1].stop, first, last))
+            last = first
+    return tuple(buckets)
 
 
 _SOURCES = {(0, 0): None, (1, 0): Source.LEFT, (0, 1): Source.RIGHT, (1, 1): Source.BOTH}

@@ -55,6 +55,12 @@ class Decoder:
         del pending[:end]
         return payload
 
+    def take_all(self) -> bytes:
+        """What was fed and not yet taken."""
+        taken = bytes(self._pending)
+        self._pending.clear()
+        return taken
+
     def take_raw(self, view: memoryview) -> int:
         """Moves raw bytes that arrived together with the last frame into the view; says how many."""
         size = min(len(view), len(self._pending))

@@ -57,6 +57,13 @@ class Stream:
             except OSError as error:
                 raise PeerError(f"the connection to {self.peer} broke: {error.strerror}") from error
 
+    def detach(self) -> socket.socket:
+        """Give the socket away: nobody may read or write here at that moment, nor ever again."""
+        sock, self._sock = self._open_socket(), None
+        if self._readable is not None or self._writable is not None:
+            raise Invariant(f"the connection to {self.peer} was given away while a task used it")
+        return sock
+
     def close(self) -> None:
         """What was written is still delivered. Idempotent."""
         if self._sock is None:

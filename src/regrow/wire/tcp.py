@@ -96,6 +96,10 @@ class Connection:
     async def close(self) -> None:
         self._stream.close()
 
+    def detach(self) -> tuple[socket.socket, bytes]:
+        """Give the socket away, and what had already been read from it. Nothing else can be done here afterwards."""
+        return self._stream.detach(), self._arrived.take_all()
+
     def abort(self) -> None:
         self._stream.abort()
 

@@ -150,6 +150,14 @@ class Driver:
                     answer = Broken(version=work.version, why=str(error))
                 self.tell(answer)
 
+    def flow(self, work: Reduce, lane: int) -> None:
+        """This reduce will follow the lane's last microbatch, which is next: begin it if that can be."""
+        try:
+            group = self.link.group(work.version)
+        except PeerError:
+            return  # a newer roster is on its way in
+        self.partials.flow(group, work, lane)
+
     def reduce(self, work: Reduce) -> None:
         self._do(work)
 
@@ -158,18 +166,20 @@ class Driver:
             case Exchange(version=version, statement=statement):
                 faultpoint("resolve", step=statement.step, roster=version.n)
                 group = StampedGroup(self.link.group(version), self.stamp, Phase.EXCHANGE, Phase.TURN, statement.step)
-                rows = group.gather_any(msgspec.msgpack.encode(statement))
+                rows = group.gather(msgspec.msgpack.encode(statement))
                 faultpoint("resolved", step=statement.step, roster=version.n)
                 return Exchanged(version=version, table=tuple(msgspec.msgpack.decode(r, type=Statement) for r in rows))
             case Fetch():
                 return self._fetch(work)
             case Serve():
                 return self._serve(work)
-            case Reduce(version=version, step=step, holdings=holdings):
+            case Reduce(version=version, step=step):
                 faultpoint("reduce", step=step, roster=version.n)
                 self.stamp.enter(Phase.MERGE, step)
                 group = StampedGroup(self.link.group(version), self.stamp, Phase.REDUCE, Phase.MERGE, step)
-                digest = self.partials.reduce(group, holdings)
+                with waiting(self.stamp, Phase.REDUCE, Phase.MERGE, step):
+                    self.partials.await_flow(work)
+                digest = self.partials.reduce(group, work)
                 self.stamp.enter(Phase.TURN)
                 faultpoint("reduced", step=step, roster=version.n)
                 return Reduced(version=version, digest=digest)
@@ -186,7 +196,7 @@ class Driver:
         if all(row.state == state for row in rows):
             self.audit.passed(step)
             return Bounded(version=work.version, rows=rows)
-        manifests = group.gather_any(msgspec.msgpack.encode(self.audit.manifest()))
+        manifests = group.gather(msgspec.msgpack.encode(self.audit.manifest()))
         members = self.attendance.acting.members if self.attendance.acting else ()
         parted = first_parted(members, [msgspec.msgpack.decode(data, type=Manifest) for data in manifests])
         last = self.audit.last_equal(step)

@@ -21,6 +21,7 @@ from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
+from regrow.state.layout import BUCKET_BYTES
 from regrow.state.tracked import Tracked
 from regrow.worker import numerics
 from regrow.worker.audit import Audit
@@ -197,7 +198,9 @@ class Job:
         me = self.place.door.member if self.place else ME
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
-        driver = Driver(attendance, replica, Partials(trained, self.lanes), audit, self._note, self._stamp)
+        bucket_bytes = self.place.door.bucket_bytes if self.place else BUCKET_BYTES
+        partials = Partials(trained, self.lanes, bucket_bytes)
+        driver = Driver(attendance, replica, partials, audit, self._note, self._stamp)
         data.attend(driver.expected, self._stamp)
         if self.place is None:
             driver.connect(SoloLink())
@@ -230,6 +233,7 @@ class Job:
             "seed": str(self.seed),
             "steps": str(count),
             "audit every": str(self.place.door.audit_every if self.place else 0),
+            "bucket bytes": str(self.place.door.bucket_bytes if self.place else BUCKET_BYTES),
             "tracked objects": ", ".join(self._tracked.objects),
             "skipped lanes": ", ".join(map(str, self._skips)),
         }

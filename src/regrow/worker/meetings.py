@@ -1,56 +1,50 @@
-"""Where the members of a roster leave their addresses for one another: a small store at the roster's first member.
+"""Connections of groups that are about to be formed, as they come in: kept until the formation asks for them.
 
-Lives on the session's loop. Values of a roster are forgotten once a newer one is entered; a question that can no longer
-be answered is answered with PeerError, so no formation waits for a roster that is over.
+Lives on the session's loop. A peer may have heard of a roster before this member: its connection waits here. Those of
+rosters that are over are closed, and whoever waits for one is told.
 """
 
 import asyncio
 
+from regrow.collectives.line import Line
 from regrow.core.errors import PeerError
-from regrow.core.roster import Version
-
-_MAX_KEYS = 4096
-"""Per roster: gloo leaves one key a member."""
-_MAX_VALUE_BYTES = 64 * 1024
+from regrow.core.roster import Member, Version
 
 
 class Meetings:
     def __init__(self) -> None:
         self._floor: Version | None = None
-        self._values: dict[Version, dict[str, bytes]] = {}
-        self._waiting: dict[tuple[Version, str], list[asyncio.Future[bytes]]] = {}
+        self._come: dict[tuple[Version, Member], Line] = {}
+        self._awaited: dict[tuple[Version, Member], asyncio.Future[Line]] = {}
 
-    def put(self, version: Version, key: str, value: bytes) -> None:
-        self._refuse_stale(version)
-        values = self._values.setdefault(version, {})
-        if len(values) >= _MAX_KEYS or len(value) > _MAX_VALUE_BYTES:
-            raise PeerError(f"roster {version} leaves too much at its meeting: {len(values)} keys, {len(value)} bytes")
-        values[key] = value
-        for future in self._waiting.pop((version, key), []):
-            if not future.done():
-                future.set_result(value)
+    def come(self, version: Version, member: Member, line: Line) -> None:
+        awaited = self._awaited.pop((version, member), None)
+        if awaited is not None and not awaited.done():
+            awaited.set_result(line)
+            return
+        former = self._come.pop((version, member), None)
+        if former is not None:
+            former.close()
+        self._come[version, member] = line
 
-    async def get(self, version: Version, key: str) -> bytes:
-        self._refuse_stale(version)
-        value = self._values.get(version, {}).get(key)
-        if value is not None:
-            return value
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault((version, key), []).append(future)
-        return await future
+    async def take(self, version: Version, member: Member) -> Line:
+        if self.is_over(version):
+            raise PeerError(f"roster {version} is over, {self._floor} is the newest")
+        line = self._come.pop((version, member), None)
+        if line is not None:
+            return line
+        awaited: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
+        self._awaited[version, member] = awaited
+        return await awaited
 
     def forget(self, below: Version) -> None:
         self._floor = below
-        for version in [version for version in self._values if version < below]:
-            del self._values[version]
-        for version, key in [pair for pair in self._waiting if pair[0] < below]:
-            for future in self._waiting.pop((version, key)):
-                if not future.done():
-                    future.set_exception(PeerError(f"roster {version} is over"))
+        for key in [key for key in self._come if key[0] < below]:
+            self._come.pop(key).close()
+        for key in [key for key in self._awaited if key[0] < below]:
+            awaited = self._awaited.pop(key)
+            if not awaited.done():
+                awaited.set_exception(PeerError(f"roster {key[0]} is over"))
 
     def is_over(self, version: Version) -> bool:
         return self._floor is not None and version < self._floor
-
-    def _refuse_stale(self, version: Version) -> None:
-        if self.is_over(version):
-            raise PeerError(f"roster {version} is over, {self._floor} is the newest")

@@ -1,56 +1,54 @@
-"""The link of a worker among others: groups that form in disposable threads and break by abort, and a session.
+"""The link of a worker among others: groups that form beside everything else and break by abort, and a session.
 
-A dead peer can hold a formation for many seconds, so each has its own thread and its own connection to the meeting, and a
-newer roster never waits for an older one.
+A group is one connection to each other member, through the door that every connection passes: to those before it in the
+roster a member goes, those behind it come. Formations run on the session's loop; a newer roster ends the older ones.
 """
 
+import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
-from regrow.collectives.group import Group, Solo, form
-from regrow.collectives.proof import prove
+from regrow.collectives.group import Group, Solo, TcpGroup
+from regrow.collectives.line import Line
 from regrow.core.effects import Abort, Fetch, Form, Immediate, Serve, Tell
-from regrow.core.errors import PeerError
+from regrow.core.errors import ConfigError, PeerError
 from regrow.core.events import Event, FormationFailed, Formed
-from regrow.core.messages import Ask, Get, Offer, Put, Value
+from regrow.core.messages import Ask, Meet, Offer
 from regrow.core.records import GroupsAborted, GroupsBroke, GroupsFormed
-from regrow.core.roster import Roster, Version
+from regrow.core.roster import Roster, Seat, Version
+from regrow.shell.backoff import Backoff
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
-from regrow.wire.handshake import Key
-from regrow.wire.tcp import Connection, connect
+from regrow.wire.tcp import connect
 from regrow.worker.healing import Received, fetch
-from regrow.worker.session import Session, end_process
+from regrow.worker.session import Session, or_end
 
 _FORM_S = 30.0
-"""For gloo to connect, once all were met. A newer roster does not wait for it."""
+"""For all members to be met. A newer roster does not wait for it."""
 _CONNECT_S = 10.0
 
 
 class Mesh:
     def __init__(self, door: WorkerDoor, session: Session, journal: Journal, notify: Callable[[Event], None]) -> None:
         self._door = door
-        self._key = Key(door.token)
         self._session = session
         self._journal = journal
         self._notify = notify
         self._lock = threading.Lock()
         self._roster: Roster | None = None
         self._groups: dict[Version, Group] = {}
-        self._meetings: dict[Version, _Meeting] = {}
+        self._forming: dict[Version, asyncio.Task[None]] = {}
+        """The session's loop alone looks at it."""
 
     def perform(self, effect: Immediate) -> list[Event]:
         match effect:
             case Abort(below=below):
                 self._abort(below)
             case Form(roster=roster):
-                meeting = _Meeting(self._door, self._session, roster)
                 with self._lock:
                     self._roster = roster
-                    self._meetings[roster.version] = meeting
-                name = f"regrow-form-{roster.version}"
-                threading.Thread(target=self._form, args=(roster, meeting), name=name, daemon=True).start()
+                self._session.call(lambda: self._begin(roster))
             case Tell(message=message):
                 self._session.send(message)
         return []
@@ -77,96 +75,80 @@ class Mesh:
     def _abort(self, below: Version) -> None:
         with self._lock:
             groups = [self._groups.pop(version) for version in list(self._groups) if version < below]
-            meetings = [self._meetings.pop(version) for version in list(self._meetings) if version < below]
         for group in groups:
-            group.abort()
-        for meeting in meetings:
-            meeting.abandon()
+            group.close()
         self._session.forget(below)
-        if groups or meetings:
+        self._session.call(lambda: self._give_up(below))
+        if groups:
             self._journal.write(GroupsAborted(below=below))
-        # gloo takes its time to end its threads, and nobody who is on the way to the next roster should wait for that.
-        threading.Thread(target=_let_go, args=(groups,), name=f"regrow-close-{below}", daemon=True).start()
 
-    def _form(self, roster: Roster, meeting: "_Meeting") -> None:
-        version, me = roster.version, self._door.member
+    # On the session's loop
+
+    def _begin(self, roster: Roster) -> None:
+        self._forming[roster.version] = asyncio.create_task(or_end(self._form(roster)))
+
+    def _give_up(self, below: Version) -> None:
+        for version in [version for version in self._forming if version < below]:
+            self._forming.pop(version).cancel()
+
+    async def _form(self, roster: Roster) -> None:
+        version = roster.version
         try:
             faultpoint("form", roster=version.n)
-            group: Group = Solo()
-            if len(roster.seats) > 1:
-                group = form(meeting, roster.index(me), len(roster.seats), self._door.host, _FORM_S)
-            with self._lock:
-                superseded = version not in self._meetings
-                if not superseded:
-                    self._groups[version] = group  # so that a newer roster can break it while its members prove themselves
-            if superseded:
-                group.abort()
-                group.close()
-                return
-            prove(group, self._key, str(version))
+            group = await self._connect(roster)
         except PeerError as error:
             self._journal.write(GroupsBroke(version=version, why=str(error)))
             self._notify(FormationFailed(version=version, why=str(error)))
             return
-        except BaseException:  # the edge of a thread: without its group this process could only wait for ever
-            end_process()
-        finally:
-            meeting.abandon()
+        with self._lock:
+            is_over = self._roster is None or version < self._roster.version
+            if not is_over:
+                self._groups[version] = group
+        if is_over:
+            group.close()
+            return
         self._journal.write(GroupsFormed(version=version))
         self._notify(Formed(version=version))
 
+    async def _connect(self, roster: Roster) -> Group:
+        """One line to each other member; PeerError when one of them cannot be met."""
+        if len(roster.seats) == 1:
+            return Solo()
+        lines: dict[int, Line] = {}
+        mine = roster.index(self._door.member)
 
-def _let_go(groups: list[Group]) -> None:
-    while groups:
-        groups.pop().close()
+        async def meet(rank: int, line: Coroutine[None, None, Line]) -> None:
+            lines[rank] = await line
 
+        try:
+            async with asyncio.timeout(_FORM_S), asyncio.TaskGroup() as meetings:
+                for rank, seat in enumerate(roster.seats):
+                    if rank < mine:
+                        meetings.create_task(meet(rank, self._go(roster.version, seat)))
+                    elif rank > mine:
+                        meetings.create_task(meet(rank, self._session.meetings.take(roster.version, seat.member)))
+        except BaseException as error:
+            for line in lines.values():
+                line.close()
+            if isinstance(error, TimeoutError):
+                absent = [str(seat.member) for rank, seat in enumerate(roster.seats) if rank != mine and rank not in lines]
+                raise PeerError(f"{', '.join(absent)} did not come to roster {roster.version} within {_FORM_S} s") from error
+            if isinstance(error, BaseExceptionGroup) and error.split(PeerError)[1] is None:
+                raise PeerError("; ".join(map(str, error.exceptions))) from error
+            raise
+        return TcpGroup(mine, lines)
 
-class _Meeting:
-    """One formation's way to leave and read addresses: at the roster's first member, over a connection of its own."""
-
-    def __init__(self, door: WorkerDoor, session: Session, roster: Roster) -> None:
-        self._door = door
-        self._session = session
-        self._version = roster.version
-        self._host = roster.seats[0]
-        self._connection: Connection | None = None
-        self._over = False
-
-    def put(self, key: str, value: bytes) -> None:
-        self._session.wait(self._put(key, value))
-
-    def get(self, key: str) -> bytes:
-        return self._session.wait(self._get(key))
-
-    def abandon(self) -> None:
-        self._over = True
-        connection = self._connection
-        if connection is not None:
-            self._session.call(connection.abort)
-
-    @property
-    def _is_host(self) -> bool:
-        return self._host.member == self._door.member
-
-    async def _put(self, key: str, value: bytes) -> None:
-        if self._is_host:
-            self._session.meetings.put(self._version, key, value)
-        else:
-            await (await self._reach()).send(Put(version=self._version, key=key, value=value))
-
-    async def _get(self, key: str) -> bytes:
-        if self._is_host:
-            return await self._session.meetings.get(self._version, key)
-        connection = await self._reach()
-        await connection.send(Get(version=self._version, key=key))
-        answer = await connection.receive()
-        if not isinstance(answer, Value) or answer.key != key:
-            raise PeerError(f"the meeting of roster {self._version} answered {type(answer).__name__} for {key}")
-        return answer.value
-
-    async def _reach(self) -> Connection:
-        if self._over:
-            raise PeerError(f"roster {self._version} is over")
-        if self._connection is None:
-            self._connection = await connect(self._host.endpoint, self._door.token, str(self._door.member), _CONNECT_S)
-        return self._connection
+    async def _go(self, version: Version, seat: Seat) -> Line:
+        """Strangers may crowd the peer's door: try again. If it is dead, a newer roster says so."""
+        backoff = Backoff()
+        while True:
+            try:
+                connection = await connect(seat.endpoint, self._door.token, str(self._door.member), _CONNECT_S)
+            except (PeerError, ConfigError):
+                await asyncio.sleep(backoff.delay_s())
+                continue
+            try:
+                await connection.send(Meet(member=self._door.member, version=version))
+                return Line(*connection.detach())
+            finally:
+                await connection.close()

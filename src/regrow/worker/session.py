@@ -13,8 +13,9 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from regrow.collectives.line import Line
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Ask, Beat, FromMember, Get, Join, Push, Put, Refuse, Stop, Value
+from regrow.core.messages import Ask, Beat, FromMember, Join, Meet, Push, Refuse, Stop
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -41,7 +42,7 @@ def end_process() -> NoReturn:
     os._exit(BROKEN_CODE)
 
 
-async def _or_end(work: Coroutine[Any, Any, None]) -> None:
+async def or_end(work: Coroutine[Any, Any, None]) -> None:
     try:
         await work
     except Exception:  # the edge of the session: a worker that hears no roster must not live on
@@ -145,7 +146,7 @@ class Session:
     async def _open(self) -> Endpoint:
         listener = await listen(self._door.host, 0, self._door.token, self._peer, self._refuse)
         first = await self._arrive()
-        self._tasks = [asyncio.create_task(_or_end(work)) for work in (self._listen(first), self._speak(), self._beat())]
+        self._tasks = [asyncio.create_task(or_end(work)) for work in (self._listen(first), self._speak(), self._beat())]
         return listener.endpoint
 
     async def _arrive(self) -> Connection:
@@ -228,19 +229,18 @@ class Session:
         self._loop.call_later(_PULSE_S, self._pulse)
 
     async def _peer(self, connection: Connection) -> None:
-        """Another member: it leaves or reads addresses of a formation, or asks for state."""
+        """Another member: it comes to a formation, or asks for state."""
         while True:
             message = await connection.receive()
             match message:
-                case Put(version=version) | Get(version=version) | Ask(version=version) if self.meetings.is_over(version):
+                case Meet(version=version) | Ask(version=version) if self.meetings.is_over(version):
                     self._refuse(connection.name, f"sent {type(message).__name__}, but roster {version} is over")
                     return
-                case Put(version=version, key=key, value=value):
-                    self.meetings.put(version, key, value)
-                case Get(version=version, key=key):
-                    await connection.send(Value(key=key, value=await self.meetings.get(version, key)))
-                case Ask(member=member) if str(member) != connection.name:
+                case Meet(member=member) | Ask(member=member) if str(member) != connection.name:
                     self._refuse(connection.name, f"spoke in the name of {member}")
+                    return
+                case Meet(member=member, version=version):
+                    self.meetings.come(version, member, Line(*connection.detach()))
                     return
                 case Ask():
                     await self.donor.answer(connection, message)

@@ -89,8 +89,8 @@ class Step:
         try:
             while True:
                 match work:
-                    case Compute(lane=lane):
-                        yield from self._hand_out(lane)
+                    case Compute():
+                        yield from self._hand_out(work)
                     case Reduce():
                         self._driver.reduce(work)
                     case Commit():
@@ -101,6 +101,8 @@ class Step:
                 work = self._driver.advance()
         finally:
             self.open = False
+            if self._lane is not None:
+                self._driver.partials.void_lane()
 
     @property
     def lane(self) -> int | None:
@@ -115,6 +117,7 @@ class Step:
             raise ConfigError(f"step.backward(weight={weight}): a weight must be 0 or more")
         faultpoint("backward", step=self.index, lane=-1 if self._lane is None else self._lane)
         self._microbatch = Microbatch.VOID
+        self._driver.partials.begin_backward(weight)
         try:
             (loss if weight == 1.0 else loss * weight).backward()  # type: ignore[no-untyped-call]
             self._driver.partials.absorb(weight, float(loss.detach()))
@@ -128,8 +131,8 @@ class Step:
             raise ConfigError(f"step.skip() in step {self.index}, but {self._microbatch.value}")
         self._microbatch = Microbatch.DONE
 
-    def _hand_out(self, lane: int) -> Iterator[Any]:
-        grid, partials = self._data.grid, self._driver.partials
+    def _hand_out(self, work: Compute) -> Iterator[Any]:
+        lane, grid, partials = work.lane, self._data.grid, self._driver.partials
         partials.begin_lane()
         self._buffers.rewind()
         self.metrics.begin_lane()
@@ -142,6 +145,8 @@ class Step:
             seed_everything(microbatch_seed(grid.seed, self.index, lane, number))
             stamp.enter(Phase.MICROBATCH, self.index, lane)
             faultpoint("forward", step=self.index, lane=lane)
+            if work.then is not None and number == grid.microbatches_per_lane - 1:
+                self._driver.flow(work.then, lane)
             self._microbatch = Microbatch.OPEN
             yield batch
             self._close()

@@ -3,9 +3,7 @@
 import contextlib
 from collections.abc import Iterator, Sequence
 
-import torch
-
-from regrow.collectives.group import Group
+from regrow.collectives.group import Group, Parcel
 from regrow.core.errors import PeerError
 from regrow.core.progress import Phase
 from regrow.shell.faultpoint import faultpoint
@@ -36,15 +34,11 @@ class StampedGroup:
         self._then = then
         self._step = step
 
-    def gather(self, row: bytes) -> list[bytes]:
+    def gather(self, data: bytes) -> list[bytes]:
         with self._waiting():
-            return self._group.gather(row)
+            return self._group.gather(data)
 
-    def gather_any(self, data: bytes) -> list[bytes]:
-        with self._waiting():
-            return self._group.gather_any(data)
-
-    def exchange(self, incoming: Sequence[torch.Tensor], outgoing: Sequence[torch.Tensor]) -> None:
+    def exchange(self, incoming: Sequence[Parcel], outgoing: Sequence[Parcel]) -> None:
         with self._waiting():
             self._group.exchange(incoming, outgoing)
 
