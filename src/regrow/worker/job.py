@@ -182,8 +182,9 @@ class Job:
             raise ConfigError(f"steps({count}): the number of steps cannot be negative")
         if not self._tracked.objects:
             raise ConfigError("steps() before track(): name the model and the optimizer, e.g. job.track(model=model, ...)")
+        settings = numerics.Settings()
         self._driver = self._attend(count, data)
-        return self._loop(self._driver, data)
+        return self._loop(self._driver, data, settings)
 
     def _attend(self, count: int, data: Data) -> Driver:
         for name, thing in data.tracked.items():
@@ -235,11 +236,12 @@ class Job:
         }
         return Contract(terms=terms | data.terms | numerics.terms())
 
-    def _loop(self, driver: Driver, data: Data) -> Iterator[Step]:
+    def _loop(self, driver: Driver, data: Data, settings: numerics.Settings) -> Iterator[Step]:
         guard = Guard(self._tracked.parameters())
         buffers = Buffers(self._tracked)
         compilations = Compilations(self._stamp)
         while True:
+            settings.check()
             compilations.watch()
             if self._step is not None:
                 faultpoint("entered", step=self._step.index + 1)
