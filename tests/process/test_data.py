@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from runs import HERE, Run, alone, wait_for
 
+from regrow.cli.run_dir import RunDir
+from regrow.cli.why import gather
 from regrow.core.lanes import Cell
-from regrow.core.records import Committed, LanePoisoned, WorkerExited, WorkerHung
+from regrow.core.records import Committed, DataWorkerReplaced, LanePoisoned, WorkerExited, WorkerHung
 
 pytestmark = pytest.mark.process
 
@@ -63,6 +65,12 @@ def test_a_data_worker_that_is_killed_is_replaced_and_nobody_else_notices(start:
     prove(run, "samples", [])
     assert len(before) == 2 and len(marks(folder, "r1.0") - before) == 2, run.story()
     assert run.output.count("it is replaced") == 2 and "was killed by SIGKILL" in run.output
+    replaced = run.facts(DataWorkerReplaced)
+    assert {(who, fact.pid, fact.how) for who, fact in replaced} == {
+        ("r1.0", pid, "was killed by SIGKILL") for pid in before
+    }, run.story()
+    told = gather(RunDir(run.folder)).tale.data_workers
+    assert {(loss.member, loss.pid) for loss in told} == {("r1.0", pid) for pid in before}, told
 
 
 def test_a_data_worker_that_hangs_beyond_its_time_is_replaced(start: Callable[..., Run], tmp_path: Path) -> None:
@@ -71,6 +79,8 @@ def test_a_data_worker_that_hangs_beyond_its_time_is_replaced(start: Callable[..
     prove(run, "samples", [])
     assert (tmp_path / "hung").exists() and "did not answer within timeout_s=3" in run.output
     assert not run.facts(WorkerHung), "the user has said how long it may take"
+    ((_, replaced),) = run.facts(DataWorkerReplaced)
+    assert replaced.pid == int((tmp_path / "hung").read_text()) and replaced.making is not None, run.story()
 
 
 def test_without_a_time_of_its_own_the_replica_is_judged(start: Callable[..., Run], tmp_path: Path) -> None:

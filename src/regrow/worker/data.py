@@ -12,6 +12,7 @@ from regrow.core.errors import ConfigError
 from regrow.core.lanes import Cell
 from regrow.core.order import Grid, fetch_seed
 from regrow.core.progress import Phase
+from regrow.core.records import Fact
 from regrow.shell.stamp import Stamp
 from regrow.state.tracked import Stateful
 from regrow.worker.prefetch import TRIES, Prefetch, PrefetchConfig
@@ -34,13 +35,14 @@ class Data:
         self._pins = pins
         self._timeout_s = config.timeout_s
         # Here, and not at the first step: the later a process is forked, the more threads and connections it has.
-        self._prefetch = Prefetch(source, config) if config.workers else None
+        self._prefetch = Prefetch(source, config, lambda fact: self._note(fact)) if config.workers else None
         self._expected: Callable[[int], tuple[Cell, ...]] = lambda count: ()
         self._stamp = Stamp()
+        self._note: Callable[[Fact], None] = lambda fact: None
 
-    def attend(self, expected: Callable[[int], tuple[Cell, ...]], stamp: Stamp) -> None:
+    def attend(self, expected: Callable[[int], tuple[Cell, ...]], stamp: Stamp, note: Callable[[Fact], None]) -> None:
         """expected: so many cells that this replica will be asked for, as far as is known."""
-        self._expected, self._stamp = expected, stamp
+        self._expected, self._stamp, self._note = expected, stamp, note
 
     @property
     def tracked(self) -> dict[str, Stateful]:

@@ -199,7 +199,7 @@ class Job:
         initial = self._tracked.manifest() if self.place else ()
         attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
         driver = Driver(attendance, replica, Partials(trained, self.lanes), audit, self._note, self._stamp)
-        data.attend(driver.expected, self._stamp)
+        data.attend(driver.expected, self._stamp, self._note)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes, self._skips))

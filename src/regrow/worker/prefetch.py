@@ -9,7 +9,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 from regrow.core.errands import Errand, Errands
 from regrow.core.errors import DataError
+from regrow.core.records import DataWorkerReplaced
 from regrow.worker.data_worker import PACKET_BYTES, Made, Source, encode, work
 from regrow.worker.nursery import Nursery
 from regrow.worker.parcel import unpack
@@ -34,8 +35,9 @@ class PrefetchConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prefetch:
-    def __init__(self, source: Source, config: PrefetchConfig) -> None:
+    def __init__(self, source: Source, config: PrefetchConfig, note: Callable[[DataWorkerReplaced], None]) -> None:
         self._config = config
+        self._note = note
         self._errands = Errands(config.workers, config.ahead)
         self._nursery = Nursery(partial(work, source=source))
         self._lines = [self._nursery.start(number) for number in range(config.workers)]
@@ -133,6 +135,7 @@ class Prefetch:
         how = f"did not answer within timeout_s={self._config.timeout_s:g}" if is_hung else ended.how
         what = f"a data worker (pid {ended.pid}) {how}" + (f" while it made {errand}" if errand else "")
         print(f"regrow: {what}; it is replaced", file=sys.stderr, flush=True)
+        self._note(DataWorkerReplaced(pid=ended.pid, how=how, making=errand, losses=losses))
         if errand is not None and losses >= TRIES:
             self._errands.give_up(errand)
             told = f"{what}, the last of {losses} that died or hung there: look at what this microbatch holds"
