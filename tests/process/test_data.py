@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 
 SCRIPT = HERE / "feeding.py"
 FAULTS = ("--fault", "r1:backward:step=2:SIGKILL", "--fault", "r2:reduced:step=5:SIGKILL")
-WAYS = [("function", 0), ("function", 2), ("samples", 0), ("samples", 2), ("dealt", 0), ("shards", 0)]
+WAYS = [(way, workers) for way in ("function", "samples", "dealt", "shards") for workers in (0, 2)]
 
 
 @cache
@@ -52,17 +52,20 @@ def marks(folder: Path, member: str) -> set[int]:
     return {int(path.name.rpartition("-")[2]) for path in folder.glob(f"{member}-*")}
 
 
-def test_a_data_worker_that_is_killed_is_replaced_and_nobody_else_notices(start: Callable[..., Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["samples", "dealt", "shards"])
+def test_a_data_worker_that_is_killed_is_replaced_and_nobody_else_notices(
+    way: str, start: Callable[..., Run], tmp_path: Path
+) -> None:
     folder, go = tmp_path / "marks", tmp_path / "go"
     folder.mkdir()
-    script_args = ("samples", "--workers", "2", "--marks", str(folder), "--wait-for", str(go))
+    script_args = (way, "--workers", "2", "--marks", str(folder), "--wait-for", str(go))
     run = start("--replicas", "2", script=SCRIPT, script_args=script_args)
     wait_for(lambda: run.committed("r0.0") >= 4 and run.committed("r1.0") >= 4, "everyone to wait in the fourth step")
     before = marks(folder, "r1.0")
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     go.touch()
-    prove(run, "samples", [])
+    prove(run, way, [])
     assert len(before) == 2 and len(marks(folder, "r1.0") - before) == 2, run.story()
     assert run.output.count("it is replaced") == 2 and "was killed by SIGKILL" in run.output
     replaced = run.facts(DataWorkerReplaced)

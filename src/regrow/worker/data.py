@@ -58,7 +58,14 @@ class Data:
             self._source.commit(positions)
 
     def microbatch(self, step: int, lane: int, microbatch: int) -> Any:
-        batch = self._fetch(Errand(step, lane, microbatch))
+        if isinstance(self._source, Streams):
+            errand = Errand(step, lane, microbatch, self._source.start(lane, microbatch))
+            batch, end = self._fetch(errand)
+            self._source.handed_out(lane, end)
+            if self._prefetch is not None:  # what follows in this lane can be asked for only now
+                self._prefetch.ask(self._wanted(errand, 1 + self._prefetch.reach, end)[1:])
+        else:
+            batch = self._fetch(Errand(step, lane, microbatch))
         return pin_memory(batch) if self._pins else batch  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -70,7 +77,7 @@ class Data:
         if self._prefetch is None:
             # Devices too: data that is made here may be made on one.
             seed_everything(fetch_seed(self.grid.seed, errand.step, errand.lane, errand.microbatch))
-            return self._source.make(errand.step, errand.lane, errand.microbatch)
+            return self._source.make(errand)
         wanted = self._wanted(errand, self._prefetch.reach)
         try:
             if self._timeout_s is None or self._prefetch.is_ready(wanted):
@@ -83,15 +90,33 @@ class Data:
                 self._stamp.learn(Phase.DATA, took_s)
             self._prefetch.took_s.clear()
 
-    def _wanted(self, needed: Errand, count: int) -> list[Errand]:
-        """The one that is needed now, the rest of its lane, and what will follow."""
+    def _wanted(self, needed: Errand, count: int, end: bytes | None = None) -> list[Errand]:
+        """The one that is needed now, the rest of its lane, and what will follow. end: of the needed one, if it was made."""
         lanes = self.grid.microbatches_per_lane
         here = Cell(needed.step, needed.lane)
         wanted = [Errand(here.step, here.lane, number) for number in range(needed.microbatch, lanes)]
         for cell in self._expected(2 + count // lanes):
             if cell != here:
                 wanted += [Errand(cell.step, cell.lane, number) for number in range(lanes)]
-        return wanted[:count]
+        # Before their starts are known: what comes into sight stays there until it is used, and is not read again.
+        wanted = wanted[:count]
+        if needed.start is None:
+            return wanted
+        return list(self._placed(needed, wanted, {} if end is None else {needed: end}))
+
+    def _placed(self, needed: Errand, wanted: list[Errand], ends: dict[Errand, bytes]) -> Iterator[Errand]:
+        """The same with their starts, as far as these are known: up to the first of a lane that is still to be made."""
+        assert isinstance(self._source, Streams) and self._prefetch is not None
+        starts: dict[int, bytes | None] = {needed.lane: needed.start}
+        for errand in wanted:
+            lane = errand.lane
+            start = starts[lane] if lane in starts else self._source.guess(lane)
+            if start is None:
+                continue
+            placed = Errand(errand.step, lane, errand.microbatch, start)
+            yield placed
+            made = self._prefetch.peek(placed)
+            starts[lane] = made[1] if made is not None else ends.get(placed)
 
 
 def make_data(
@@ -109,13 +134,9 @@ def make_data(
         raise ConfigError(f"num_workers={num_workers} must be at least 0, and prefetch={prefetch} at least 1")
     if timeout_s is not None and (not timeout_s > 0 or not num_workers):
         raise ConfigError(f"timeout_s={timeout_s} with num_workers={num_workers}: it is for data workers, and more than 0")
-    config = PrefetchConfig(workers=num_workers, ahead=prefetch, timeout_s=timeout_s)
     made = _source(source, grid, batch_size, collate)
-    if isinstance(made, Streams) and num_workers:
-        raise ConfigError(
-            f"data() got a {type(source).__qualname__} and num_workers={num_workers}: an iterable dataset is read in the "
-            "training thread, leave num_workers out; a map-style dataset or a function may have data workers"
-        )
+    keeps_lanes = isinstance(made, Streams)
+    config = PrefetchConfig(workers=num_workers, ahead=prefetch, keeps_lanes=keeps_lanes, timeout_s=timeout_s)
     return Data(made, config, pins and torch.cuda.is_available())
 
 
