@@ -15,7 +15,8 @@ import regrow
 from regrow.core.errands import Errand
 from regrow.core.lanes import Cell
 from regrow.core.order import Grid
-from regrow.shell.stamp import Stamp
+from regrow.core.progress import Phase
+from regrow.shell.stamp import Page, Stamp
 from regrow.worker import job as job_module
 from regrow.worker.data import Data
 from regrow.worker.streams import Streams
@@ -366,6 +367,34 @@ def test_what_was_read_ahead_from_a_wrong_position_is_not_used(kind: type) -> No
         data.close()
         seen.append(told)
     assert seen[0] == seen[1] and seen[0][0] != seen[0][3] == seen[0][4] == seen[0][5]
+
+
+@pytest.mark.usefixtures("one_job")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_way_to_a_lanes_place_has_a_limit_of_its_own(workers: int) -> None:
+    page = Page("test")
+
+    class Watched(Shards):
+        def for_lane(self, lane: int, lanes: int) -> Iterator[tuple[int, float]]:
+            for item in super().for_lane(lane, lanes):
+                yield item[0], float(page.read().place.phase == "seek")
+
+    job_module.current = None
+    data = regrow.join(lanes=LANES, seed=7).data(Watched(), 2, num_workers=workers)
+    stamp = Stamp(page.fd)
+    data.attend(lambda count: (), stamp, lambda fact: None)
+    stamp.enter(Phase.DATA, 0, 0)
+
+    def fetched(step: int, lane: int) -> bool:
+        return bool(data.microbatch(step, lane, 0)[1].any())
+
+    assert not fetched(0, 0), "from the beginning"
+    data.commit(first := data.end_lane(0))
+    assert not fetched(1, 0), "and on"
+    data.commit(first)  # it was left out: back again
+    assert fetched(2, 0)
+    data.close()
+    page.close()
 
 
 class Heavy(Seekable):

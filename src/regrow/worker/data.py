@@ -1,5 +1,6 @@
 """The job's data, as the two loops see it: microbatches by (step, lane, microbatch), and by nothing else."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -60,7 +61,10 @@ class Data:
     def microbatch(self, step: int, lane: int, microbatch: int) -> Any:
         if isinstance(self._source, Streams):
             errand = Errand(step, lane, microbatch, self._source.start(lane, microbatch))
-            batch, end = self._fetch(errand)
+            # How long the way to a lane's place takes says nothing about the next microbatch, nor the other way round.
+            is_away = self._source.is_away(errand)
+            with self._stamp.aside(Phase.SEEK) if is_away else contextlib.nullcontext():
+                batch, end = self._fetch(errand)
             self._source.handed_out(lane, end)
             if self._prefetch is not None:  # what follows in this lane can be asked for only now
                 self._prefetch.ask(self._wanted(errand, 1 + self._prefetch.reach, end)[1:])

@@ -62,6 +62,8 @@ class Streams:
         """In the process that reads: each lane's, with the position at which it stands."""
         self._reached: dict[int, bytes] = {}
         """In the training process: lanes handed out in this step, up to where."""
+        self._last: dict[int, bytes] = {}
+        """The same, in any step."""
 
     def make(self, errand: Errand, /) -> tuple[Any, bytes]:
         """The microbatch, and where the lane stands after it: only the errand decides both, its start included."""
@@ -93,8 +95,12 @@ class Streams:
         """Where the lane will begin when it is next computed, as far as is known."""
         return self._reached.get(lane, self.positions.of.get(lane, b""))
 
+    def is_away(self, errand: Errand) -> bool:
+        """Must the stream be read, or put, to the errand's start first?"""
+        return errand.start != b"" and self._last.get(errand.lane) != errand.start
+
     def handed_out(self, lane: int, end: bytes) -> None:
-        self._reached[lane] = end
+        self._reached[lane] = self._last[lane] = end
 
     def end_lane(self, lane: int) -> bytes:
         """Where the lane stands now; not committed yet."""
