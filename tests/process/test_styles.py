@@ -27,7 +27,7 @@ def slow(style: str) -> object:
     return pytest.param(style, marks=pytest.mark.matrix) if "Inductor" in style else style
 
 
-@pytest.mark.parametrize("style", map(slow, STYLES))
+@pytest.mark.parametrize("style", [slow(style) for style in STYLES])
 def test_a_style_survives_kills(style: str, start: Callable[..., Run]) -> None:
     if "Inductor" in style and shutil.which("g++") is None:
         pytest.skip("the Inductor backend needs a C++ compiler")
