@@ -64,9 +64,33 @@ def test_what_nobody_can_make_is_asked_for_no_more_until_it_was_used() -> None:
     assert asked(desk.want(errands(0, 1))[0]) == [(0, 1)]
 
 
-@given(st.data(), st.integers(1, 3), st.integers(1, 3))
-def test_what_is_needed_is_ready_or_under_way_and_held_by_one(data: st.DataObject, workers: int, ahead: int) -> None:
-    desk = Errands(workers, ahead)
+def test_a_lane_stays_with_one_worker_and_lanes_are_shared_evenly() -> None:
+    desk = Errands(workers=2, ahead=3, keeps_lanes=True)
+    first = [Errand(0, lane, 0, b"") for lane in (0, 2, 4, 6)]
+    assert asked(desk.want(first)[0]) == [(0, 0), (1, 2), (0, 4), (1, 6)]
+    for worker, errand in ((0, first[0]), (0, first[2]), (1, first[1])):
+        desk.done(worker, errand)
+        desk.used(errand)
+    later = [first[3], *(Errand(1, lane, 0, b"on") for lane in (0, 2, 4))]
+    assert asked(desk.want(later)[0]) == [(0, 0), (1, 2), (0, 4)]
+    assert desk.lost(0) == (later[1], 1)
+    assert asked(desk.want(later)[0]) == [(0, 0), (0, 4)], "the one in its place opens them anew"
+
+
+def test_a_guess_from_another_position_is_another_errand() -> None:
+    desk = Errands(workers=1, ahead=2, keeps_lanes=True)
+    guess, right = Errand(1, 0, 0, b"there"), Errand(1, 0, 0, b"here")
+    desk.want([guess])
+    desk.done(0, guess)
+    orders, forgotten = desk.want([right])
+    assert orders == [Ask(worker=0, errand=right)] and forgotten == {guess}
+
+
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans())
+def test_what_is_needed_is_ready_or_under_way_and_held_by_one(
+    data: st.DataObject, workers: int, ahead: int, keeps_lanes: bool
+) -> None:
+    desk = Errands(workers, ahead, keeps_lanes)
     queues: list[list[Errand]] = [[] for _ in range(workers)]
     ready: set[Errand] = set()
     for _ in range(data.draw(st.integers(1, 12))):

@@ -112,9 +112,10 @@ def test_busy_work_and_compilations_are_judged_for_themselves() -> None:
     assert watched(T0 + 106, busy) == []
     (hang,) = watched(T0 + 108, busy)
     assert (hang.limit_s, hang.reason) == (7.0, BusyOverdue(name="eval"))
-    compiling = Seen(member=A, stamped=stamped(Phase.MICROBATCH, aside=Phase.COMPILE, **aside))
-    assert watched(T0 + 690, compiling) == []
-    assert [hang.limit_s for hang in watched(T0 + 701, compiling)] == [600.0]
+    for phase, inside in ((Phase.MICROBATCH, Phase.COMPILE), (Phase.DATA, Phase.SEEK)):
+        aware = Seen(member=A, stamped=stamped(phase, aside=inside, **aside))
+        assert watched(T0 + 690, aware) == []
+        assert [hang.limit_s for hang in watched(T0 + 701, aware)] == [600.0]
 
 
 @pytest.mark.parametrize("phase", [Phase.MICROBATCH, Phase.REDUCE])

@@ -22,42 +22,58 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 ME = f"{os.environ.get('REGROW_REPLICA', 'alone')}.{os.environ.get('REGROW_INCARNATION', 0)}"
 
 
+class Marks:
+    """What data workers leave behind."""
+
+    def __init__(self, folder: Path | None, hangs: bool) -> None:
+        self._folder, self._hangs, self._trainer = folder, hangs, os.getpid()
+
+    def reading(self, index: int) -> Batch:
+        if self._folder and os.getpid() != self._trainer:
+            (self._folder / f"{ME}-{os.getpid()}").touch()
+            if index == 7 and self._hangs and not (self._folder / "hung").exists():
+                (self._folder / "hung").write_text(str(os.getpid()))
+                signal.pause()
+        return sample(index)
+
+
 class Augmented(torch.utils.data.Dataset):
-    def __init__(self, marks: Path | None, hangs: bool) -> None:
-        self._marks, self._hangs, self._trainer = marks, hangs, os.getpid()
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
 
     def __len__(self) -> int:
         return 61
 
     def __getitem__(self, index: int) -> Batch:
-        if self._marks and os.getpid() != self._trainer:
-            (self._marks / f"{ME}-{os.getpid()}").touch()
-            if index == 7 and self._hangs and not (self._marks / "hung").exists():
-                (self._marks / "hung").write_text(str(os.getpid()))
-                signal.pause()
-        return sample(index)
+        return self._marks.reading(index)
 
 
 class Dealt(torch.utils.data.IterableDataset):
     """Plain: an order drawn anew in each epoch, of which every lane takes its part."""
 
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+
     def __iter__(self) -> Iterator[Batch]:
         order = list(range(61))
         random.shuffle(order)
         for index in order:
-            yield sample(index)
+            yield self._marks.reading(index)
 
 
 class Shards:
     """Split by itself; a stream says where it is."""
 
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+
     def for_lane(self, lane: int, lanes: int) -> "Shard":
-        return Shard(lane, lanes)
+        return Shard(self._marks, lane, lanes)
 
 
 class Shard:
-    def __init__(self, lane: int, lanes: int) -> None:
-        self._at, self._lanes = torch.tensor(lane), lanes
+    def __init__(self, marks: Marks, lane: int, lanes: int) -> None:
+        self._marks, self._at, self._lanes = marks, torch.tensor(lane), lanes
 
     def __iter__(self) -> "Shard":
         return self
@@ -66,7 +82,7 @@ class Shard:
         if self._at >= 61:
             raise StopIteration
         self._at += self._lanes
-        return sample(int(self._at))
+        return self._marks.reading(int(self._at))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         return {"at": self._at}
@@ -108,15 +124,18 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     job.track(model=model, optimizer=optimizer)
     options = {"num_workers": args.workers, "timeout_s": args.timeout}
+    marks = Marks(args.marks, args.hang and ME == "r1.0")
     match args.way:
         case "function":
             data = job.data(batch_of, **options)
         case "deadly":
             data = job.data(deadly, **options)
         case "samples":
-            data = job.data(Augmented(args.marks, args.hang and ME == "r1.0"), batch_size=3, **options)
-        case _:
-            data = job.data(Dealt() if args.way == "dealt" else Shards(), batch_size=3)
+            data = job.data(Augmented(marks), batch_size=3, **options)
+        case "dealt":
+            data = job.data(Dealt(marks), batch_size=3, **options)
+        case "shards":
+            data = job.data(Shards(marks), batch_size=3, **options)
     for step in job.steps(args.steps, data):
         for x, y in step:
             step.backward((model(x) - y).square().mean())

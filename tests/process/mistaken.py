@@ -52,6 +52,13 @@ job.track(model=model, optimizer=optimizer)  # LBFGS
 size = {"empty dataset": 0, "dataset": 9 if is_second else 8}.get(mistake, 8)
 data = job.data([torch.ones(4) * i for i in range(size)], batch_size=1)  # empty dataset
 
+forward = model
+if mistake == "tuned kernels":
+    forward = torch.compile(model, mode="max-autotune")
+if mistake == "recompilations":
+    torch._dynamo.config.cache_size_limit = 2
+    forward = torch.compile(model, backend="eager")
+
 for step in job.steps(8, data):
     here = mistake if step.index >= 2 else "none"
     if here == "break out":
@@ -59,7 +66,9 @@ for step in job.steps(8, data):
     if here == "exit":
         sys.exit(0)
     for batch in step:
-        loss = model(batch).square().mean()
+        if mistake == "recompilations":
+            batch = batch.expand(2 + step.index, 4)
+        loss = forward(batch).square().mean()
         if here == "in a lane":
             raise ValueError("mine")  # in a lane
         if here == "break":

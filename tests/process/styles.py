@@ -224,6 +224,24 @@ def compiled() -> Style:
     return style
 
 
+def kerneled() -> Style:
+    """Kernels of Inductor's own, for microbatches of two sizes. In a variance over the batch, a program for any size has
+    other bits than one for this size."""
+    style = plain(torch.optim.AdamW)()
+
+    @torch.compile
+    def distance(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = F.dropout(out, 0.1)
+        return (out - y).square().mean() + out.var(dim=0).square().sum()
+
+    def loss(step: regrow.Step, batch: Batch) -> torch.Tensor:
+        size = 2 + int(batch[2][0]) % 2
+        return distance(style.model(batch[0][:size]), batch[1][:size])
+
+    style.loss = loss
+    return style
+
+
 STYLES: dict[str, Callable[[], Style]] = {
     "AdamW": plain(torch.optim.AdamW),
     "AdamW, foreach": plain(torch.optim.AdamW, foreach=True),
@@ -245,6 +263,7 @@ STYLES: dict[str, Callable[[], Style]] = {
     "a convolutional net with batch norm": normed,
     "a GAN": adversarial,
     "torch.compile": compiled,
+    "torch.compile with Inductor, mixed shapes": kerneled,
 }
 
 

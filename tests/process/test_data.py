@@ -12,14 +12,16 @@ from pathlib import Path
 import pytest
 from runs import HERE, Run, alone, wait_for
 
+from regrow.cli.run_dir import RunDir
+from regrow.cli.why import gather
 from regrow.core.lanes import Cell
-from regrow.core.records import Committed, LanePoisoned, WorkerExited, WorkerHung
+from regrow.core.records import Committed, DataWorkerReplaced, LanePoisoned, WorkerExited, WorkerHung
 
 pytestmark = pytest.mark.process
 
 SCRIPT = HERE / "feeding.py"
 FAULTS = ("--fault", "r1:backward:step=2:SIGKILL", "--fault", "r2:reduced:step=5:SIGKILL")
-WAYS = [("function", 0), ("function", 2), ("samples", 0), ("samples", 2), ("dealt", 0), ("shards", 0)]
+WAYS = [(way, workers) for way in ("function", "samples", "dealt", "shards") for workers in (0, 2)]
 
 
 @cache
@@ -50,19 +52,28 @@ def marks(folder: Path, member: str) -> set[int]:
     return {int(path.name.rpartition("-")[2]) for path in folder.glob(f"{member}-*")}
 
 
-def test_a_data_worker_that_is_killed_is_replaced_and_nobody_else_notices(start: Callable[..., Run], tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["samples", "dealt", "shards"])
+def test_a_data_worker_that_is_killed_is_replaced_and_nobody_else_notices(
+    way: str, start: Callable[..., Run], tmp_path: Path
+) -> None:
     folder, go = tmp_path / "marks", tmp_path / "go"
     folder.mkdir()
-    script_args = ("samples", "--workers", "2", "--marks", str(folder), "--wait-for", str(go))
+    script_args = (way, "--workers", "2", "--marks", str(folder), "--wait-for", str(go))
     run = start("--replicas", "2", script=SCRIPT, script_args=script_args)
     wait_for(lambda: run.committed("r0.0") >= 4 and run.committed("r1.0") >= 4, "everyone to wait in the fourth step")
     before = marks(folder, "r1.0")
     for pid in before:
         os.kill(pid, signal.SIGKILL)
     go.touch()
-    prove(run, "samples", [])
+    prove(run, way, [])
     assert len(before) == 2 and len(marks(folder, "r1.0") - before) == 2, run.story()
     assert run.output.count("it is replaced") == 2 and "was killed by SIGKILL" in run.output
+    replaced = run.facts(DataWorkerReplaced)
+    assert {(who, fact.pid, fact.how) for who, fact in replaced} == {
+        ("r1.0", pid, "was killed by SIGKILL") for pid in before
+    }, run.story()
+    told = gather(RunDir(run.folder)).tale.data_workers
+    assert {(loss.member, loss.pid) for loss in told} == {("r1.0", pid) for pid in before}, told
 
 
 def test_a_data_worker_that_hangs_beyond_its_time_is_replaced(start: Callable[..., Run], tmp_path: Path) -> None:
@@ -71,6 +82,8 @@ def test_a_data_worker_that_hangs_beyond_its_time_is_replaced(start: Callable[..
     prove(run, "samples", [])
     assert (tmp_path / "hung").exists() and "did not answer within timeout_s=3" in run.output
     assert not run.facts(WorkerHung), "the user has said how long it may take"
+    ((_, replaced),) = run.facts(DataWorkerReplaced)
+    assert replaced.pid == int((tmp_path / "hung").read_text()) and replaced.making is not None, run.story()
 
 
 def test_without_a_time_of_its_own_the_replica_is_judged(start: Callable[..., Run], tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ LOOPS = [
     Mistake("closure", r"optimizer\.step\(closure\): the closure's gradients would be this replica's own", place="closure"),
     Mistake("LBFGS", r"optimizer is LBFGS, which evaluates the loss several times", place="LBFGS"),
 ]
+COMPILES = [
+    Mistake("tuned kernels", r"max_autotune \(the mode or the options of torch\.compile\) is on, which chooses kernels by"),
+    Mistake("recompilations", r"regrow: a compiled function was compiled for so many .*dynamic=True"),
+]
 STEERED = r"before step [3-8] the replicas' states differ: %s on r0\.0, r1\.0 .*A local value steered the update"
 PARTS = [
     Mistake("local value", STEERED % r"model\.1\.bias"),
@@ -70,7 +74,9 @@ REPLICAS = [
 
 
 @pytest.mark.parametrize(
-    "mistakes", [RAISES, LEAVES, LOOPS, PARTS, REPLICAS], ids=["raises", "leaves", "loops", "parts", "replicas"]
+    "mistakes",
+    [RAISES, LEAVES, LOOPS, COMPILES, PARTS, REPLICAS],
+    ids=["raises", "leaves", "loops", "compiles", "parts", "replicas"],
 )
 def test_a_mistake_ends_the_job_and_is_named(mistakes: list[Mistake], start: Callable[..., Run]) -> None:
     runs = [start("--replicas", "2", *m.flags, script=SCRIPT, script_args=(m.name, *m.args)) for m in mistakes]

@@ -209,7 +209,7 @@ def test_how_long_data_takes_is_learned_from_those_who_make_it() -> None:
     page = Page("test")
     job, _ = fresh()
     data = job.data(Drawn(), 2, num_workers=1)
-    data.attend(lambda count: tuple(Cell(step, 0) for step in range(count)), Stamp(page.fd))
+    data.attend(lambda count: tuple(Cell(step, 0) for step in range(count)), Stamp(page.fd), lambda fact: None)
     for step in range(5):
         data.microbatch(step, 0, 0)
     data.close()

@@ -1,14 +1,24 @@
 """Iterable datasets by lane: each item once and in order, wherever a lane is computed and however often."""
 
+import os
 import random
-from collections.abc import Iterator
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 import regrow
+from regrow.core.errands import Errand
+from regrow.core.lanes import Cell
 from regrow.core.order import Grid
+from regrow.core.progress import Phase
+from regrow.shell.stamp import Page, Stamp
 from regrow.worker import job as job_module
+from regrow.worker.data import Data
 from regrow.worker.streams import Streams
 
 LANES = 3
@@ -73,8 +83,14 @@ def streams(dataset: object) -> Streams:
 
 
 def lane_of(source: Streams, step: int, lane: int) -> tuple[list[tuple[int, float]], bytes]:
-    items = [item for number in range(2) for item in source.make(step, lane, number)]
+    items = [item for number in range(2) for item in microbatch(source, step, lane, number)]
     return items, source.end_lane(lane)
+
+
+def microbatch(source: Streams, step: int, lane: int, number: int) -> list[tuple[int, float]]:
+    items, end = source.make(Errand(step, lane, number, source.start(lane, number)))
+    source.handed_out(lane, end)
+    return items
 
 
 def undisturbed(dataset: object, steps: int) -> list[list[list[tuple[int, float]]]]:
@@ -130,7 +146,7 @@ def test_a_lane_computed_again_starts_from_the_committed_position(kind: type) ->
     source = streams(kind())
     once, position = lane_of(source, 0, 1)
     assert lane_of(source, 0, 1) == (once, position)
-    source.make(0, 1, 0)  # and broken off
+    microbatch(source, 0, 1, 0)  # and broken off
     assert lane_of(source, 0, 1) == (once, position)
     source.commit({1: position})
     other, _ = lane_of(source, 1, 1)
@@ -234,6 +250,170 @@ def test_a_lane_that_is_left_out_keeps_its_position() -> None:
     assert digest != other, "positions are part of the state"
 
 
+# With data workers
+
+
+class Opened(Shards):
+    """Notes in a file what is opened and read, and by whom; may die, once, at one item."""
+
+    def __init__(self, log: Path, deadly: int | None = None) -> None:
+        self._log, self._deadly = log, deadly
+
+    def for_lane(self, lane: int, lanes: int) -> Iterator[tuple[int, float]]:
+        self._write(f"open {lane} {os.getpid()}")
+        for item in super().for_lane(lane, lanes):
+            if item[0] == self._deadly and "died" not in self._log.read_text():
+                self._write("died")
+                os.kill(os.getpid(), signal.SIGKILL)
+            self._write(f"read {item[0]}")
+            yield item
+
+    def _write(self, words: str) -> None:
+        with self._log.open("a") as file:
+            file.write(words + "\n")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log"
+    path.touch()
+    return path
+
+
+def fed(
+    source: object, skip: list[tuple[int, int]] | None = None, inside: Callable[[], object] = int, **options: object
+) -> list[object]:
+    """What every microbatch held, in the order of their use, and the state at the end."""
+    job_module.current = None
+    job = regrow.join(lanes=LANES, microbatches_per_lane=2, seed=7, skip=skip or [])
+    model = torch.nn.Linear(1, 1)
+    job.track(model=model)
+    seen: list[object] = []
+    for step in job.steps(5, job.data(source, batch_size=2, **options)):
+        for numbers, drawn in step:
+            inside()
+            seen.append((step.index, step.lane, numbers.tolist(), drawn.tolist()))
+            step.backward(model(numbers[:, None].float()).mean() + torch.rand(1)[0])
+    return [*seen, job.digest()]
+
+
+@pytest.mark.usefixtures("one_job")
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("kind", KINDS)
+def test_data_workers_change_nothing_of_a_stream(kind: type, workers: int) -> None:
+    for skip in ([], [(1, 2), (2, 0)]):
+        expected = fed(kind(), skip)
+        assert fed(kind(), skip, num_workers=workers, prefetch=1) == expected
+        assert fed(kind(), skip, num_workers=workers, prefetch=4) == expected
+
+
+@pytest.mark.usefixtures("one_job")
+def test_a_stream_stays_with_one_data_worker(log: Path) -> None:
+    assert fed(Opened(log), num_workers=2) == fed(Shards())
+    opened = [line.split()[1:] for line in log.read_text().splitlines() if line.startswith("open")]
+    holders = {lane: {pid for other, pid in opened if other == lane} for lane, _ in opened}
+    assert sorted(holders) == ["0", "1", "2"] and all(len(pids) == 1 for pids in holders.values())
+    assert len(set.union(*holders.values())) == 2, "both have something to do"
+    epochs = {str(lane): 1 + 5 * 4 // len(range(lane, 20, LANES)) for lane in range(LANES)}
+    assert Counter(lane for lane, _ in opened) == epochs, "none was read again"
+
+
+@pytest.mark.usefixtures("one_job")
+def test_a_stream_is_read_ahead_of_its_use(log: Path) -> None:
+    """While a microbatch is in hand, another one of its lane is made."""
+    used = 0
+
+    def wait() -> None:
+        nonlocal used
+        used += 2
+        deadline = time.monotonic() + 60
+        while used <= 2 * 2 and log.read_text().count("read") <= used and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert used > 2 * 2 or log.read_text().count("read") > used
+
+    assert fed(Opened(log), inside=wait, num_workers=1, prefetch=1) == fed(Shards())
+
+
+@pytest.mark.usefixtures("one_job")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stream_whose_data_worker_dies_goes_on_exactly(workers: int, log: Path) -> None:
+    assert fed(Opened(log, deadly=13), num_workers=workers) == fed(Shards())
+    assert "died" in log.read_text()
+
+
+@pytest.mark.usefixtures("one_job")
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_read_ahead_from_a_wrong_position_is_not_used(kind: type) -> None:
+    """Others commit a lane that was read on here, or it is left out of its step, or computed again."""
+    seen = []
+    for workers in (0, 2):
+        job_module.current = None
+        data = regrow.join(lanes=LANES, microbatches_per_lane=2, seed=7).data(kind(), 2, num_workers=workers)
+        told: list[object] = []
+
+        def lane(step: int, lane: int, data: Data = data, told: list[object] = told) -> dict[int, bytes]:
+            ahead = [Cell(step + more, other) for more in (1, 2) for other in range(LANES)]
+            data.attend(lambda count: tuple(ahead[:count]), Stamp(), lambda fact: None)
+            told.append([[part.tolist() for part in data.microbatch(step, lane, number)] for number in range(2)])
+            return data.end_lane(lane)
+
+        zero, one = lane(0, 0), lane(0, 1)
+        data.commit(zero)  # without lane 1
+        assert lane(1, 1) == one
+        far = lane(1, 0)
+        assert lane(1, 0) == far  # once more
+        data.commit(zero | one)  # lane 0 stays where it was
+        lane(2, 0), lane(2, 1)
+        data.close()
+        seen.append(told)
+    assert seen[0] == seen[1] and seen[0][0] != seen[0][3] == seen[0][4] == seen[0][5]
+
+
+@pytest.mark.usefixtures("one_job")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_way_to_a_lanes_place_has_a_limit_of_its_own(workers: int) -> None:
+    page = Page("test")
+
+    class Watched(Shards):
+        def for_lane(self, lane: int, lanes: int) -> Iterator[tuple[int, float]]:
+            for item in super().for_lane(lane, lanes):
+                yield item[0], float(page.read().place.phase == "seek")
+
+    job_module.current = None
+    data = regrow.join(lanes=LANES, seed=7).data(Watched(), 2, num_workers=workers)
+    stamp = Stamp(page.fd)
+    data.attend(lambda count: (), stamp, lambda fact: None)
+    stamp.enter(Phase.DATA, 0, 0)
+
+    def fetched(step: int, lane: int) -> bool:
+        return bool(data.microbatch(step, lane, 0)[1].any())
+
+    assert not fetched(0, 0), "from the beginning"
+    data.commit(first := data.end_lane(0))
+    assert not fetched(1, 0), "and on"
+    data.commit(first)  # it was left out: back again
+    assert fetched(2, 0)
+    data.close()
+    page.close()
+
+
+class Heavy(Seekable):
+    def for_lane(self, lane: int, lanes: int) -> "HeavyStream":
+        return HeavyStream(lane, lanes)
+
+
+class HeavyStream(SeekableStream):
+    def state_dict(self) -> dict[str, object]:
+        return {**super().state_dict(), "buffer": torch.zeros(20_000)}
+
+
+@pytest.mark.usefixtures("one_job")
+def test_a_position_too_large_for_data_workers_is_refused() -> None:
+    assert len(fed(Heavy())) == 31
+    with pytest.raises(regrow.ConfigError, match=r"state_dict\(\) of lane 0's stream has 80\d+ bytes"):
+        fed(Heavy(), num_workers=1)
+
+
 @pytest.mark.usefixtures("one_job")
 @pytest.mark.parametrize(
     ("source", "options", "says"),
@@ -241,7 +421,6 @@ def test_a_lane_that_is_left_out_keeps_its_position() -> None:
         (iter([1]), {"batch_size": 1}, "can be read only once"),
         (Shards(), {}, "say how many samples"),
         (Shards(), {"batch_size": 0}, "batch_size=0"),
-        (Shuffled(), {"batch_size": 1, "num_workers": 2}, "num_workers=2"),
     ],
 )
 def test_wrong_combinations_say_what_to_do(source: object, options: dict[str, int], says: str) -> None:

@@ -230,6 +230,8 @@ def _doing(stamped: Stamped) -> str:
             return f"busy: {stamped.name}" if stamped.name else "busy"
         case Phase.COMPILE:
             return f"compiling in{step}{lane}" if step else "compiling"
+        case Phase.SEEK:
+            return f"finding its place in the data of{step}{lane}" if step else "finding its place in the data"
         case Phase.LEAVING:
             return "leaving"
         case Phase.START:

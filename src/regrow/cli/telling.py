@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from regrow.core.culprits import KINDS, Culprit
-from regrow.core.episodes import Episode, Return, Summary, Tale
+from regrow.core.episodes import DataLoss, Episode, Return, Summary, Tale
 from regrow.core.suspicion import Poison
 
 _FEW = 4
@@ -92,6 +92,8 @@ def _headline(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[str]
 
 
 def _note(tale: Tale, manner: Manner) -> Iterator[str]:
+    if tale.data_workers:
+        yield from _data_losses(tale.data_workers, manner)
     if tale.incomplete:
         names = ", ".join(tale.incomplete[:3]) + (", ..." if len(tale.incomplete) > 3 else "")
         are = "journal is" if len(tale.incomplete) == 1 else "journals are"
@@ -101,6 +103,20 @@ def _note(tale: Tale, manner: Manner) -> Iterator[str]:
             "have been more than is told here.",
             manner,
         )
+
+
+def _data_losses(losses: tuple[DataLoss, ...], manner: Manner) -> Iterator[str]:
+    shown = losses if manner.every else losses[:_FEW]
+    them = "was replaced, and what was lost with it" if len(losses) == 1 else "were replaced, and what was lost with them"
+    yield ""
+    yield from _wrap(f"{_plural(len(losses), 'data worker')} {them} was made again:", manner)
+    for loss in shown:
+        making = f" while it made {loss.making}" if loss.making is not None else ""
+        count = f" (the {_ordinal(loss.losses)} lost there)" if loss.losses > 1 else ""
+        told = f"{manner.clock(loss.at)} one of {loss.member} (pid {loss.pid}) {loss.how}{making}{count}"
+        yield from _wrap(f"   {told}", manner, "      ")
+    if len(shown) < len(losses):
+        yield f"   {len(losses) - len(shown)} more: --all tells each"
 
 
 # One episode in full
@@ -298,6 +314,10 @@ def span(seconds: float) -> str:
 
 def _percent(share: float) -> str:
     return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.1f} %"
+
+
+def _ordinal(number: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
 
 
 def _plural(count: int, noun: str) -> str:

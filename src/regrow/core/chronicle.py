@@ -10,6 +10,7 @@ import msgspec
 
 from regrow.core.records import (
     Committed,
+    DataWorkerReplaced,
     Departed,
     GroupsBroke,
     JobEnded,
@@ -74,6 +75,7 @@ class Chronicle:
         self.raised: dict[Member, tuple[Line, WorkerRaised]] = {}
         self.hung: dict[Member, tuple[Line, WorkerHung]] = {}
         self.poisoned: list[LanePoisoned] = []
+        self.data_workers: list[tuple[Line, DataWorkerReplaced]] = []
         self.planned: dict[Member, RestartPlanned] = {}
         self.lost: dict[str, tuple[Line, ReplicaLost]] = {}
         self.first: Line | None = None
@@ -132,6 +134,8 @@ class Chronicle:
                 self.hung.setdefault(member, (line, line.what))
             case LanePoisoned() if line.what not in self.poisoned:
                 self.poisoned.append(line.what)
+            case DataWorkerReplaced():
+                self.data_workers.append((line, line.what))
             case RestartPlanned(member=member):
                 self.planned[member] = line.what
             case ReplicaLost(replica=replica):

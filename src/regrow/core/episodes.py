@@ -99,6 +99,21 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The episode with the longest stall."""
 
 
+class DataLoss(msgspec.Struct, frozen=True, kw_only=True):
+    """A data worker that was replaced: the replica lost nothing but time."""
+
+    member: str
+    """Whose it was."""
+    at: float
+    """Wall clock, seconds."""
+    pid: int
+    how: str
+    making: str | None
+    """The microbatch it was at, in words."""
+    losses: int
+    """Data workers lost at that microbatch so far."""
+
+
 class Tale(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
@@ -113,6 +128,8 @@ class Tale(msgspec.Struct, frozen=True, kw_only=True):
     episodes: tuple[Episode, ...]
     poisoned: tuple[LanePoisoned, ...] = ()
     """Lanes that killed the replicas that computed them, and what was decided."""
+    data_workers: tuple[DataLoss, ...] = ()
+    """Those that were replaced, in the order noticed."""
     incomplete: tuple[str, ...]
     """Processes whose journals are not whole: there may have been more than is told here."""
 
@@ -132,7 +149,22 @@ def tell(chronicle: Chronicle) -> Tale:
         summary=_sum_up(chronicle, episodes, spans, training_s),
         episodes=episodes,
         poisoned=tuple(chronicle.poisoned),
+        data_workers=_data_losses(chronicle),
         incomplete=tuple(sorted(chronicle.incomplete)),
+    )
+
+
+def _data_losses(chronicle: Chronicle) -> tuple[DataLoss, ...]:
+    return tuple(
+        DataLoss(
+            member=line.who,
+            at=line.at,
+            pid=fact.pid,
+            how=fact.how,
+            making=str(fact.making) if fact.making is not None else None,
+            losses=fact.losses,
+        )
+        for line, fact in sorted(chronicle.data_workers, key=lambda found: (found[0].ns, found[0].who))
     )
 
 

@@ -2,7 +2,8 @@
 
 An errand is a microbatch to be made. What is wanted is a guess, soonest first, of what the replica will be asked for, and
 changes with the roster. A wrong guess costs time and nothing else: a microbatch is the same whenever and wherever it is
-made, so one that was made for nothing is dropped, and one that comes twice is taken once.
+made, so one that was made for nothing is dropped, and one that comes twice is taken once. Where a lane is read from a
+stream, the errand says from which position: a guess of another position is another errand.
 """
 
 from collections import Counter
@@ -17,6 +18,8 @@ class Errand(msgspec.Struct, frozen=True, order=True, array_like=True):
     step: int
     lane: int
     microbatch: int
+    start: bytes | None = None
+    """Where the lane's stream stands before it; None where there is no stream."""
 
     def __str__(self) -> str:
         return f"microbatch {self.microbatch} of lane {self.lane} of step {self.step}"
@@ -39,9 +42,11 @@ class Drop(msgspec.Struct, frozen=True, kw_only=True):
 class Errands:
     """Who is on which errand, and what is ready. Workers are numbered from 0."""
 
-    def __init__(self, workers: int, ahead: int) -> None:
-        """ahead: how many errands one worker has at a time."""
+    def __init__(self, workers: int, ahead: int, keeps_lanes: bool = False) -> None:
+        """ahead: how many errands one worker has at a time. keeps_lanes: all of a lane's go to the same worker, which has
+        its stream open there."""
         self._ahead = ahead
+        self._homes: dict[int, int] | None = {} if keeps_lanes else None
         self._asked: list[list[Errand]] = [[] for _ in range(workers)]
         self._ready: set[Errand] = set()
         self._losses: Counter[Errand] = Counter()
@@ -70,12 +75,22 @@ class Errands:
         for errand in wanted:
             if errand in self._ready or self.holder(errand) is not None:
                 continue
-            worker = min(range(len(self._asked)), key=lambda number: len(self._asked[number]))
+            worker = self._worker(errand, wanted)
             if len(self._asked[worker]) >= self._ahead and errand is not wanted[0]:
-                break
+                continue  # another worker may have time for the next one
             self._asked[worker].append(errand)
             orders.append(Ask(worker=worker, errand=errand))
         return orders, stale
+
+    def _worker(self, errand: Errand, wanted: Sequence[Errand]) -> int:
+        numbers = range(len(self._asked))
+        if self._homes is None:
+            return min(numbers, key=lambda number: len(self._asked[number]))
+        if errand.lane not in self._homes:
+            lanes = {other.lane for other in wanted}
+            here = Counter(home for lane, home in self._homes.items() if lane in lanes)
+            self._homes[errand.lane] = min(numbers, key=lambda number: here[number])
+        return self._homes[errand.lane]
 
     def done(self, worker: int, errand: Errand) -> None:
         """It is made, and ready until it is used or no longer wanted."""

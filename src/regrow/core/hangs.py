@@ -211,7 +211,8 @@ class Hangs:
         if stamped.aside is Phase.BUSY:
             return _over(one, silent_s, stamped.at_most_s, BusyOverdue(name=stamped.name))
         if stamped.aside is not None:
-            return _over(one, silent_s, config.first_s, FirstOverdue(what="a compilation has no usual length"))
+            what = "finding a lane's place in its stream" if stamped.aside is Phase.SEEK else "a compilation"
+            return _over(one, silent_s, config.first_s, FirstOverdue(what=f"{what} has no usual length"))
         phase = stamped.phase
         if phase is Phase.LEAVING:
             return None

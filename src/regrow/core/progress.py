@@ -41,6 +41,8 @@ class Phase(Enum):
     """torch.compile is at work inside something else."""
     LEAVING = "leaving"
     """Past the last step."""
+    SEEK = "seek"
+    """A stream is read up to where its lane stands, inside the fetching of a microbatch."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ measuring phases on one machine.
 
 import msgspec
 
+from regrow.core.errands import Errand
 from regrow.core.lanes import Cell, Node
 from regrow.core.memory import Memory
 from regrow.core.progress import Place
@@ -196,6 +197,17 @@ class Departed(_Fact, frozen=True, kw_only=True):
     digest: str | None
 
 
+class DataWorkerReplaced(_Fact, frozen=True, kw_only=True):
+    """A data worker of this member died or hung. What it was making, and had still to make, is made again."""
+
+    pid: int
+    how: str
+    """As the end of a sentence."""
+    making: Errand | None
+    losses: int
+    """Data workers lost at that microbatch, this one included."""
+
+
 class Refused(_Fact, frozen=True, kw_only=True):
     """A connection or a message was turned away at the door."""
 
@@ -235,6 +247,7 @@ Fact = (
     | StateFetched
     | StateServed
     | Departed
+    | DataWorkerReplaced
     | Refused
     | JobEnded
     | Gap

@@ -1,5 +1,6 @@
 """The job's data, as the two loops see it: microbatches by (step, lane, microbatch), and by nothing else."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from regrow.core.errors import ConfigError
 from regrow.core.lanes import Cell
 from regrow.core.order import Grid, fetch_seed
 from regrow.core.progress import Phase
+from regrow.core.records import Fact
 from regrow.shell.stamp import Stamp
 from regrow.state.tracked import Stateful
 from regrow.worker.prefetch import TRIES, Prefetch, PrefetchConfig
@@ -34,13 +36,14 @@ class Data:
         self._pins = pins
         self._timeout_s = config.timeout_s
         # Here, and not at the first step: the later a process is forked, the more threads and connections it has.
-        self._prefetch = Prefetch(source, config) if config.workers else None
+        self._prefetch = Prefetch(source, config, lambda fact: self._note(fact)) if config.workers else None
         self._expected: Callable[[int], tuple[Cell, ...]] = lambda count: ()
         self._stamp = Stamp()
+        self._note: Callable[[Fact], None] = lambda fact: None
 
-    def attend(self, expected: Callable[[int], tuple[Cell, ...]], stamp: Stamp) -> None:
+    def attend(self, expected: Callable[[int], tuple[Cell, ...]], stamp: Stamp, note: Callable[[Fact], None]) -> None:
         """expected: so many cells that this replica will be asked for, as far as is known."""
-        self._expected, self._stamp = expected, stamp
+        self._expected, self._stamp, self._note = expected, stamp, note
 
     @property
     def tracked(self) -> dict[str, Stateful]:
@@ -56,7 +59,17 @@ class Data:
             self._source.commit(positions)
 
     def microbatch(self, step: int, lane: int, microbatch: int) -> Any:
-        batch = self._fetch(Errand(step, lane, microbatch))
+        if isinstance(self._source, Streams):
+            errand = Errand(step, lane, microbatch, self._source.start(lane, microbatch))
+            # How long the way to a lane's place takes says nothing about the next microbatch, nor the other way round.
+            is_away = self._source.is_away(errand)
+            with self._stamp.aside(Phase.SEEK) if is_away else contextlib.nullcontext():
+                batch, end = self._fetch(errand)
+            self._source.handed_out(lane, end)
+            if self._prefetch is not None:  # what follows in this lane can be asked for only now
+                self._prefetch.ask(self._wanted(errand, 1 + self._prefetch.reach, end)[1:])
+        else:
+            batch = self._fetch(Errand(step, lane, microbatch))
         return pin_memory(batch) if self._pins else batch  # type: ignore[no-untyped-call]
 
     def close(self) -> None:
@@ -68,7 +81,7 @@ class Data:
         if self._prefetch is None:
             # Devices too: data that is made here may be made on one.
             seed_everything(fetch_seed(self.grid.seed, errand.step, errand.lane, errand.microbatch))
-            return self._source.make(errand.step, errand.lane, errand.microbatch)
+            return self._source.make(errand)
         wanted = self._wanted(errand, self._prefetch.reach)
         try:
             if self._timeout_s is None or self._prefetch.is_ready(wanted):
@@ -81,15 +94,33 @@ class Data:
                 self._stamp.learn(Phase.DATA, took_s)
             self._prefetch.took_s.clear()
 
-    def _wanted(self, needed: Errand, count: int) -> list[Errand]:
-        """The one that is needed now, the rest of its lane, and what will follow."""
+    def _wanted(self, needed: Errand, count: int, end: bytes | None = None) -> list[Errand]:
+        """The one that is needed now, the rest of its lane, and what will follow. end: of the needed one, if it was made."""
         lanes = self.grid.microbatches_per_lane
         here = Cell(needed.step, needed.lane)
         wanted = [Errand(here.step, here.lane, number) for number in range(needed.microbatch, lanes)]
         for cell in self._expected(2 + count // lanes):
             if cell != here:
                 wanted += [Errand(cell.step, cell.lane, number) for number in range(lanes)]
-        return wanted[:count]
+        # Before their starts are known: what comes into sight stays there until it is used, and is not read again.
+        wanted = wanted[:count]
+        if needed.start is None:
+            return wanted
+        return list(self._placed(needed, wanted, {} if end is None else {needed: end}))
+
+    def _placed(self, needed: Errand, wanted: list[Errand], ends: dict[Errand, bytes]) -> Iterator[Errand]:
+        """The same with their starts, as far as these are known: up to the first of a lane that is still to be made."""
+        assert isinstance(self._source, Streams) and self._prefetch is not None
+        starts: dict[int, bytes | None] = {needed.lane: needed.start}
+        for errand in wanted:
+            lane = errand.lane
+            start = starts[lane] if lane in starts else self._source.guess(lane)
+            if start is None:
+                continue
+            placed = Errand(errand.step, lane, errand.microbatch, start)
+            yield placed
+            made = self._prefetch.peek(placed)
+            starts[lane] = made[1] if made is not None else ends.get(placed)
 
 
 def make_data(
@@ -107,13 +138,9 @@ def make_data(
         raise ConfigError(f"num_workers={num_workers} must be at least 0, and prefetch={prefetch} at least 1")
     if timeout_s is not None and (not timeout_s > 0 or not num_workers):
         raise ConfigError(f"timeout_s={timeout_s} with num_workers={num_workers}: it is for data workers, and more than 0")
-    config = PrefetchConfig(workers=num_workers, ahead=prefetch, timeout_s=timeout_s)
     made = _source(source, grid, batch_size, collate)
-    if isinstance(made, Streams) and num_workers:
-        raise ConfigError(
-            f"data() got a {type(source).__qualname__} and num_workers={num_workers}: an iterable dataset is read in the "
-            "training thread, leave num_workers out; a map-style dataset or a function may have data workers"
-        )
+    keeps_lanes = isinstance(made, Streams)
+    config = PrefetchConfig(workers=num_workers, ahead=prefetch, keeps_lanes=keeps_lanes, timeout_s=timeout_s)
     return Data(made, config, pins and torch.cuda.is_available())
 
 

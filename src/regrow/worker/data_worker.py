@@ -16,13 +16,15 @@ import msgspec
 import torch
 
 from regrow.core.errands import Ask, Drop, Errand
+from regrow.core.errors import ConfigError
 from regrow.worker.parcel import Parcel, pack
 
-PACKET_BYTES = 4096
+PACKET_BYTES = 64 * 1024
+"""Of an order, and of the words that come with a microbatch."""
 
 
 class Source(Protocol):
-    def make(self, step: int, lane: int, microbatch: int) -> Any: ...
+    def make(self, errand: Errand, /) -> Any: ...
 
 
 class Made(msgspec.Struct, frozen=True, array_like=True):
@@ -42,7 +44,13 @@ class Order(msgspec.Struct, frozen=True, array_like=True):
 
 
 def encode(order: Ask | Drop) -> bytes:
-    return msgspec.msgpack.encode(Order(order.errand, isinstance(order, Ask)))
+    packet = msgspec.msgpack.encode(Order(order.errand, isinstance(order, Ask)))
+    if len(packet) > PACKET_BYTES - 1024:  # the answer repeats it, and says more
+        raise ConfigError(
+            f"the state_dict() of lane {order.errand.lane}'s stream has {len(packet)} bytes: too many for data workers "
+            f"(they take {PACKET_BYTES - 1024}), and much for every step to carry. Make it smaller, or leave num_workers out"
+        )
+    return packet
 
 
 def work(line: socket.socket, source: Source) -> NoReturn:
@@ -85,7 +93,7 @@ def _listen(line: socket.socket, todo: deque[Errand]) -> bool:
 def _make(source: Source, errand: Errand) -> tuple[Made, int]:
     began = time.monotonic()
     try:
-        parcel, fd = pack(source.make(errand.step, errand.lane, errand.microbatch))
+        parcel, fd = pack(source.make(errand))
         is_error = False
     except Exception as error:  # the edge of the process: it is raised again in the training thread
         parcel, fd = pack((_portable(error), "".join(traceback.format_exception(error))))

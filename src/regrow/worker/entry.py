@@ -19,7 +19,7 @@ from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import arm, faultpoint
 from regrow.shell.memory import measure_self
 from regrow.shell.stamp import Stamp, dump_on_signal
-from regrow.worker import job
+from regrow.worker import job, tuning
 from regrow.worker.job import FLUSH_S, Place
 
 NEVER_JOINED_CODE = 64
@@ -88,6 +88,9 @@ def _code(leaving: SystemExit) -> int:
 
 
 def _report(place: Place, error: BaseException, script: str) -> None:
+    advice = tuning.advice(error)
+    if advice is not None:
+        error.add_note(advice)
     trimmed = _from_script(error.__traceback__, script)
     text = "".join(traceback.format_exception(type(error), error, trimmed))
     text = text.encode("utf-8", "backslashreplace").decode()  # a message may quote bytes that are no text
@@ -104,7 +107,7 @@ def _report(place: Place, error: BaseException, script: str) -> None:
             traceback=text[-64 * 1024 :],
             step=step,
             lane=lane,
-            scope=error.scope if isinstance(error, RegrowError) else "step",
+            scope=error.scope if isinstance(error, RegrowError) else "step" if advice is None else "job",
             memory=memory,
         )
     )

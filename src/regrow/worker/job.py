@@ -183,8 +183,9 @@ class Job:
             raise ConfigError(f"steps({count}): the number of steps cannot be negative")
         if not self._tracked.objects:
             raise ConfigError("steps() before track(): name the model and the optimizer, e.g. job.track(model=model, ...)")
+        settings = numerics.Settings()
         self._driver = self._attend(count, data)
-        return self._loop(self._driver, data)
+        return self._loop(self._driver, data, settings)
 
     def _attend(self, count: int, data: Data) -> Driver:
         for name, thing in data.tracked.items():
@@ -201,7 +202,7 @@ class Job:
         bucket_bytes = self.place.door.bucket_bytes if self.place else BUCKET_BYTES
         partials = Partials(trained, self.lanes, bucket_bytes)
         driver = Driver(attendance, replica, partials, audit, self._note, self._stamp)
-        data.attend(driver.expected, self._stamp)
+        data.attend(driver.expected, self._stamp, self._note)
         if self.place is None:
             driver.connect(SoloLink())
             driver.tell(founding(self.lanes, self._skips))
@@ -239,11 +240,12 @@ class Job:
         }
         return Contract(terms=terms | data.terms | numerics.terms())
 
-    def _loop(self, driver: Driver, data: Data) -> Iterator[Step]:
+    def _loop(self, driver: Driver, data: Data, settings: numerics.Settings) -> Iterator[Step]:
         guard = Guard(self._tracked.parameters())
         buffers = Buffers(self._tracked)
         compilations = Compilations(self._stamp)
         while True:
+            settings.check()
             compilations.watch()
             if self._step is not None:
                 faultpoint("entered", step=self._step.index + 1)

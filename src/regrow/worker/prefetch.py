@@ -9,7 +9,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 from regrow.core.errands import Errand, Errands
 from regrow.core.errors import DataError
+from regrow.core.records import DataWorkerReplaced
 from regrow.worker.data_worker import PACKET_BYTES, Made, Source, encode, work
 from regrow.worker.nursery import Nursery
 from regrow.worker.parcel import unpack
@@ -29,14 +30,17 @@ class PrefetchConfig(msgspec.Struct, frozen=True, kw_only=True):
     workers: int
     ahead: int
     """Microbatches that each of them has to make at a time."""
+    keeps_lanes: bool
+    """Each lane's microbatches are made by one of them."""
     timeout_s: float | None
     """A data worker that is waited for longer is replaced; None: it is waited for."""
 
 
 class Prefetch:
-    def __init__(self, source: Source, config: PrefetchConfig) -> None:
+    def __init__(self, source: Source, config: PrefetchConfig, note: Callable[[DataWorkerReplaced], None]) -> None:
         self._config = config
-        self._errands = Errands(config.workers, config.ahead)
+        self._note = note
+        self._errands = Errands(config.workers, config.ahead, config.keeps_lanes)
         self._nursery = Nursery(partial(work, source=source))
         self._lines = [self._nursery.start(number) for number in range(config.workers)]
         self._ready: dict[Errand, Any] = {}
@@ -54,8 +58,12 @@ class Prefetch:
         """Take in what has come, ask for what is wanted; is the first one there?"""
         while self._collect(0.0):
             pass
-        self._ask(wanted)
+        self.ask(wanted)
         return wanted[0] in self._ready or wanted[0] in self._failed
+
+    def peek(self, errand: Errand) -> Any:
+        """What was made of it; None when it is not there."""
+        return self._ready.get(errand)
 
     def take(self, wanted: Sequence[Errand]) -> Any:
         """The first one wanted."""
@@ -80,7 +88,8 @@ class Prefetch:
             line.close()
         self._nursery.close()
 
-    def _ask(self, wanted: Sequence[Errand]) -> None:
+    def ask(self, wanted: Sequence[Errand]) -> None:
+        """Send for what is wanted, soonest first, and let go of what is not."""
         orders, stale = self._errands.want(wanted)
         for errand in stale:
             self._ready.pop(errand, None)
@@ -133,6 +142,8 @@ class Prefetch:
         how = f"did not answer within timeout_s={self._config.timeout_s:g}" if is_hung else ended.how
         what = f"a data worker (pid {ended.pid}) {how}" + (f" while it made {errand}" if errand else "")
         print(f"regrow: {what}; it is replaced", file=sys.stderr, flush=True)
+        making = Errand(errand.step, errand.lane, errand.microbatch) if errand else None
+        self._note(DataWorkerReplaced(pid=ended.pid, how=how, making=making, losses=losses))
         if errand is not None and losses >= TRIES:
             self._errands.give_up(errand)
             told = f"{what}, the last of {losses} that died or hung there: look at what this microbatch holds"

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 import torch.utils.data
 
+from regrow.core.errands import Errand
 from regrow.core.errors import ConfigError
 from regrow.core.order import Grid, Plan, fetch_seed, sample_seed
 from regrow.worker.randomness import seed_host
@@ -33,10 +34,11 @@ class Samples:
         self._dataset = dataset
         self._collate = collate or torch.utils.data.default_collate
 
-    def make(self, step: int, lane: int, microbatch: int) -> Any:
+    def make(self, errand: Errand, /) -> Any:
+        which = errand.step, errand.lane, errand.microbatch
         with one_thread():
-            samples = [self._sample(position) for position in self.grid.positions(step, lane, microbatch)]
-            seed_host(fetch_seed(self.grid.seed, step, lane, microbatch))
+            samples = [self._sample(position) for position in self.grid.positions(*which)]
+            seed_host(fetch_seed(self.grid.seed, *which))
             return self._collate(samples)
 
     def _sample(self, position: int) -> Any:
@@ -57,10 +59,11 @@ class Function:
         self.terms = {"data": f"the function {getattr(function, '__qualname__', type(function).__qualname__)}"}
         self._function = function
 
-    def make(self, step: int, lane: int, microbatch: int) -> Any:
+    def make(self, errand: Errand, /) -> Any:
+        which = errand.step, errand.lane, errand.microbatch
         with one_thread():
-            seed_host(fetch_seed(self.grid.seed, step, lane, microbatch))
-            return self._function(step, lane, microbatch)
+            seed_host(fetch_seed(self.grid.seed, *which))
+            return self._function(*which)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 import torch.utils.data
 
+from regrow.core.errands import Errand
 from regrow.core.errors import ConfigError
 from regrow.core.order import Grid, fetch_seed, item_seed
 from regrow.state.byproducts import raw
@@ -57,44 +58,61 @@ class Streams:
         self._dataset = dataset
         self._batch_size = batch_size
         self._collate = collate or torch.utils.data.default_collate
-        self._live: dict[int, tuple[bytes | None, _Reader]] = {}
-        """Readers that stand at the end of a lane they were used for, with that position."""
-        self._reader: _Reader | None = None
+        self._readers: dict[int, tuple[bytes, _Reader]] = {}
+        """In the process that reads: each lane's, with the position at which it stands."""
+        self._reached: dict[int, bytes] = {}
+        """In the training process: lanes handed out in this step, up to where."""
+        self._last: dict[int, bytes] = {}
+        """The same, in any step."""
 
-    def make(self, step: int, lane: int, microbatch: int) -> Any:
-        """Microbatches of a lane are asked for in order, from the first."""
+    def make(self, errand: Errand, /) -> tuple[Any, bytes]:
+        """The microbatch, and where the lane stands after it: only the errand decides both, its start included."""
+        assert errand.start is not None, "a stream is read from somewhere"
         with one_thread():
-            if microbatch == 0:
-                self._reader = self._at_committed(lane)
-            assert self._reader is not None, "a lane begins with its first microbatch"
-            items = [self._reader.take() for _ in range(self._batch_size)]
-            seed_host(fetch_seed(self.grid.seed, step, lane, microbatch))
-            return self._collate(items)
+            reader = self._reader(errand.lane, errand.start)
+            items = [reader.take() for _ in range(self._batch_size)]
+            seed_host(fetch_seed(self.grid.seed, errand.step, errand.lane, errand.microbatch))
+            batch = self._collate(items)
+            end = msgspec.msgpack.encode(reader.position())
+        self._readers[errand.lane] = end, reader
+        return batch, end
+
+    def _reader(self, lane: int, start: bytes) -> "_Reader":
+        """The one at hand if it stands there. It does not in a lane that came from elsewhere or is computed again."""
+        position, reader = self._readers.pop(lane, (b"", None))
+        if reader is None or position != start:
+            reader = _Reader(self._dataset, self.grid, lane)
+            reader.seek(msgspec.msgpack.decode(start, type=Position) if start else Position())
+        return reader
+
+    # In the training process
+
+    def start(self, lane: int, microbatch: int) -> bytes:
+        """Where the microbatch begins that is needed now. Those of a lane are asked for in order, from the first."""
+        return self.positions.of.get(lane, b"") if microbatch == 0 else self._reached[lane]
+
+    def guess(self, lane: int) -> bytes:
+        """Where the lane will begin when it is next computed, as far as is known."""
+        return self._reached.get(lane, self.positions.of.get(lane, b""))
+
+    def is_away(self, errand: Errand) -> bool:
+        """Must the stream be read, or put, to the errand's start first?"""
+        return errand.start != b"" and self._last.get(errand.lane) != errand.start
+
+    def handed_out(self, lane: int, end: bytes) -> None:
+        self._reached[lane] = self._last[lane] = end
 
     def end_lane(self, lane: int) -> bytes:
         """Where the lane stands now; not committed yet."""
-        assert self._reader is not None, "a lane ends after it began"
-        position = msgspec.msgpack.encode(self._reader.position())
-        self._live[lane] = position, self._reader
-        self._reader = None
-        return position
+        return self._reached[lane]
 
     def commit(self, positions: Mapping[int, bytes]) -> None:
         """Of the lanes that the step is made of. One that was left out stays where it was."""
+        self._reached.clear()
         for lane, position in positions.items():
             self.positions.of[lane] = position
-            if lane in self._live and self._live[lane][0] != position:
-                del self._live[lane]  # others have gone on with this lane
-
-    def _at_committed(self, lane: int) -> "_Reader":
-        """The reader at hand if it stands there. It does not in a lane that came from elsewhere or is computed again."""
-        committed = self.positions.of.get(lane)
-        position, reader = self._live.pop(lane, (None, None))
-        if reader is not None and position == committed:
-            return reader
-        reader = _Reader(self._dataset, self.grid, lane)
-        reader.seek(msgspec.msgpack.decode(committed, type=Position) if committed is not None else Position())
-        return reader
+            if lane in self._readers and self._readers[lane][0] != position:
+                del self._readers[lane]  # others have gone on with this lane
 
 
 class _Reader:
