@@ -83,7 +83,7 @@ class Tail:
             self._changed.notify()
 
     def give_up(self) -> None:
-        """Nobody will complete it."""
+        """If it is not complete, it never will be."""
         with self._changed:
             self._is_given_up = True
             self._changed.notify()
@@ -126,10 +126,13 @@ class Tail:
         lane.byproducts = self.byproducts
         return lane
 
+    def _is_ready(self, number: int) -> bool:
+        return self._awaited[number] == 0 or self._is_complete
+
     def _take(self, number: int, bucket: Bucket) -> list[torch.Tensor | None]:
         with self._changed:
-            self._changed.wait_for(lambda: self._awaited[number] == 0 or self._is_complete or self._is_given_up)
-            if self._is_given_up:
+            self._changed.wait_for(lambda: self._is_ready(number) or self._is_given_up)
+            if not self._is_ready(number):
                 raise PeerError("the lane was given up")
             grads = self.grads[bucket.first : bucket.last]
             self._taken[number] = [_as_it_is(grad) for grad in grads]

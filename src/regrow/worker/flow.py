@@ -46,7 +46,7 @@ class Flow:
             self._done.set_result(None)
 
 
-class _Thread:
+class FlowThread:
     """One for the process: torch keeps a pool of its own for each thread it has seen."""
 
     def __init__(self) -> None:
@@ -55,6 +55,7 @@ class _Thread:
 
     def ask(self, work: Callable[[], None]) -> None:
         if self._thread is None:
+            # Begun by the training thread, whose switch for denormals it inherits: sums have the same bits in both.
             self._thread = threading.Thread(target=self._work, name="regrow-reduce", daemon=True)
             self._thread.start()
         self._asked.put(work)
@@ -64,4 +65,4 @@ class _Thread:
             self._asked.get()()
 
 
-_thread = _Thread()
+_thread = FlowThread()

@@ -5,7 +5,7 @@ last lane's last microbatch may travel while it is computed (state.tail); until 
 other, and what it completes be added up.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 import torch
 
@@ -34,6 +34,8 @@ class Partials:
         self._tail: Tail | None = None
         """The last microbatch, while it or its lane is not among the held."""
         self._tail_lane = -1
+        self._tail_node = leaf(0)
+        """The subtree that it completes."""
         self._due: list[Node] = []
         """What was to be merged since the tail's lane ended."""
         self._flow: Flow | None = None
@@ -79,7 +81,8 @@ class Partials:
                 parameter.register_post_accumulate_grad_hook(_Ready(self, index))  # type: ignore[no-untyped-call]
                 for index, parameter in enumerate(self.parameters)
             ]
-        self._tail, self._tail_lane = Tail(self._layout, self._lane, self._siblings(lane)), lane
+        siblings, self._tail_node = self._siblings(lane)
+        self._tail, self._tail_lane = Tail(self._layout, self._lane, siblings), lane
         reduction = Reduction(terms, dict(self._held), self._tail, self._pool)
         self._flow = Flow(work, group, reduction, self._tail, len(self._layout.buckets))
         self._flow.begin()
@@ -136,23 +139,24 @@ class Partials:
         self._pool.give(right)
         self._held[parent] = left
 
-    def drop(self, nodes: Iterable[Node]) -> None:
-        self._settle()
+    def drop(self, nodes: Collection[Node]) -> None:
+        if nodes:
+            self._settle()
         for node in nodes:
             self._pool.give(self._held.pop(node))
 
-    def _siblings(self, lane: int) -> list[tuple[Gradient, bool]]:
-        """What this lane is added to once it is done, in order; and whether that stands on the left."""
+    def _siblings(self, lane: int) -> tuple[list[tuple[Gradient, bool]], Node]:
+        """What this lane is added to once it is done, in order, and whether that stands on the left; and what it becomes."""
         found, node = [], leaf(lane)
         for parent in merges(self._lanes, {*self._held, node}):
             left, right = children(parent)
             if node in (left, right):
                 found.append((self._held[left if node == right else right], node == right))
                 node = parent
-        return found
+        return found, node
 
     def _settle(self) -> None:
-        """Nothing travels any more: what the tail is part of becomes a partial sum like any other."""
+        """What the tail is part of becomes a partial sum like any other. Nothing of it travels any more."""
         self._give_up_flow()
         tail, self._tail = self._tail, None
         if tail is not None:
@@ -183,8 +187,17 @@ class Partials:
             digest = self._flow.reduction.close(group)
             self._result, self._flow = self._flow.reduction.result, None
             return digest
-        self._settle()
-        reduction = Reduction(self._terms(work), self._held, None, self._pool)
+        terms = self._terms(work)
+        if (
+            self._tail is not None
+            and self._tail_node in work.holdings[group.rank]
+            and not is_small(terms, self._small_bytes)
+        ):
+            self._give_up_flow()  # again, from the same gradients: nothing of them has changed
+            self._tail.stale.clear()
+        else:
+            self._settle()
+        reduction = Reduction(terms, self._held, self._tail, self._pool)
         try:
             digest = reduction.run(group, self._small_bytes)
         except BaseException:
@@ -197,10 +210,9 @@ class Partials:
         """The step is committed: `.grad` of every parameter is its part of the result, None where absent everywhere."""
         if self._result is None:
             raise Invariant("a step was committed without a result")
-        if self._tail is not None:
-            if self._tail.lane is not None:
-                self._pool.give(self._tail.lane)
-            self._tail, self._due = None, []
+        if self._tail is not None and self._tail.lane is not None:
+            self._pool.give(self._tail.lane)
+        self._tail, self._due = None, []
         self.drop(list(self._held))
         self._published, self._result = self._result, None
         for index, (parameter, view) in enumerate(zip(self.parameters, self._published.views, strict=True)):
