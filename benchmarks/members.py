@@ -8,7 +8,7 @@ takes for the same on gloo, in turns within one run:
 - whole: a gradient of 64 KiB, summed in tree order by everybody (gloo: all_reduce);
 - buckets: a gradient of 40 MB (gloo: all_reduce).
 
-    python benchmarks/members.py [--members 2,4,8,16] [--rounds 50] [--json FILE]
+    python benchmarks/members.py [--members 2,4,8,16] [--rounds 50] [--bucket-mb 8] [--json FILE]
 """
 
 import argparse
@@ -36,7 +36,7 @@ from regrow.core.lanes import cover, deal
 from regrow.core.resolve import Statement, resolve
 from regrow.core.roster import Endpoint, Member, Version, compose
 from regrow.state.gradient import Gradient, Pool
-from regrow.state.layout import Layout
+from regrow.state.layout import BUCKET_BYTES, Layout
 
 LANES_EACH = 2
 SMALL, LARGE = 1 << 14, 10_000_000
@@ -61,14 +61,19 @@ def form(store: dist.Store, rank: int, size: int) -> TcpGroup:
     return TcpGroup(rank, lines)
 
 
+def _layout(flat: torch.Tensor, bucket_bytes: int) -> Layout:
+    """In parameters of a quarter of a megabyte: a bucket is made of whole ones."""
+    return Layout([(str(index), part) for index, part in enumerate(flat.split(1 << 16))], bucket_bytes)
+
+
 class Cases:
     """What one member does, by name: ours, and gloo's."""
 
-    def __init__(self, group: TcpGroup) -> None:
+    def __init__(self, group: TcpGroup, bucket_bytes: int) -> None:
         self._group = group
         self._row = bytes(ROW_BYTES)
         self._shares = deal(group.size * LANES_EACH, group.size)
-        members = [Member(f"r{rank}", 0) for rank in range(group.size)]
+        members = [Member(f"r{rank:02}", 0) for rank in range(group.size)]
         seats = {member: (Endpoint("", 0), True) for member in members}
         self._roster = compose(Version(1, 2), seats, group.size * LANES_EACH, 3, "a death")
         self._statement = Statement(
@@ -84,13 +89,13 @@ class Cases:
             manifest=(),
         )
         self._flat = {count: torch.ones(count) for count in (SMALL, LARGE)}
-        self._pools = {count: Pool(Layout([("a", flat)])) for count, flat in self._flat.items()}
+        self._pools = {count: Pool(_layout(flat, bucket_bytes)) for count, flat in self._flat.items()}
         self._held = {count: self._gradient(pool) for count, pool in self._pools.items()}
         self._rows = [torch.zeros(ROW_BYTES, dtype=torch.uint8) for _ in range(group.size)]
 
     def _gradient(self, pool: Pool) -> Gradient:
         gradient = pool.take()
-        gradient.absorb([torch.ones(gradient.views[0].shape)], 1.0, 0.0)
+        gradient.absorb([torch.ones(view.shape) for view in gradient.views], 1.0, 0.0)
         return gradient
 
     def boundary(self) -> None:
@@ -127,11 +132,11 @@ class Cases:
 NAMES = ("boundary", "boundary_gloo", "resolve", "whole", "whole_gloo", "buckets", "buckets_gloo")
 
 
-def member(rank: int, size: int, port: int, rounds: int, parent: Connection) -> None:
+def member(rank: int, size: int, port: int, rounds: int, bucket_bytes: int, parent: Connection) -> None:
     torch.set_num_threads(1)
     store = dist.TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=60))
     dist.init_process_group("gloo", store=dist.PrefixStore("gloo", store), rank=rank, world_size=size)
-    cases = Cases(form(store, rank, size))
+    cases = Cases(form(store, rank, size), bucket_bytes)
     took: dict[str, list[float]] = {name: [] for name in NAMES}
     for number in range(rounds + 1):
         for name in NAMES:
@@ -148,14 +153,14 @@ def member(rank: int, size: int, port: int, rounds: int, parent: Connection) -> 
     dist.destroy_process_group()
 
 
-def measure(size: int, rounds: int) -> dict[str, float]:
+def measure(size: int, rounds: int, bucket_bytes: int) -> dict[str, float]:
     """Milliseconds, of the slowest member in each round; the median over rounds."""
     context = multiprocessing.get_context("spawn")
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     pipes, processes = [], []
     for rank in range(size):
         here, there = context.Pipe()
-        processes.append(context.Process(target=member, args=(rank, size, store.port, rounds, there)))
+        processes.append(context.Process(target=member, args=(rank, size, store.port, rounds, bucket_bytes, there)))
         processes[-1].start()
         pipes.append(here)
     said = [pipe.recv() for pipe in pipes]
@@ -171,12 +176,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", default="2,4,8,16")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--bucket-mb", type=float, default=BUCKET_BYTES / 2**20)
     parser.add_argument("--json", type=Path, help="add the figures to this file, a line of JSON each")
     args = parser.parse_args()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     print("ms       ", *(f"{name:>14}" for name in NAMES))
     for size in map(int, args.members.split(",")):
-        found = measure(size, args.rounds)
+        found = measure(size, args.rounds, int(args.bucket_mb * 2**20))
         print(f"{size:3} members", *(f"{found[name]:14}" for name in NAMES), flush=True)
         if args.json:
             with args.json.open("a") as file:

@@ -1,7 +1,8 @@
 """The canonical reduce: the members' partial sums become one result, the same bits on every member.
 
 The flat gradient travels in buckets. Of each bucket every member owns a slice: the partials of that slice go to their owner,
-the owner adds them in the order of the lane tree and divides once, and the result slices go back. A small gradient goes
+the owner adds them in the order of the lane tree and divides once, and the result slices go back, together with the parts of
+the next bucket. A small gradient goes
 whole to everybody, who all add it up: the way back would take longer. Which member holds which subtree, and where buckets
 and slices are cut, changes nothing in any element's arithmetic.
 
@@ -18,7 +19,7 @@ import msgspec
 import torch
 import xxhash
 
-from regrow.collectives.group import Group
+from regrow.collectives.group import Group, Parcel
 from regrow.core.errors import Invariant, StateError
 from regrow.core.lanes import Node, fold, missing
 from regrow.shell.faultpoint import faultpoint
@@ -95,6 +96,8 @@ class Reduction:
         self._pool = pool
         self._fingerprints = terms.fingerprints()
         self._digests = [0] * len(terms.layout.buckets)
+        self._added: int | None = None
+        """The bucket whose results have not gone round yet."""
 
     def run(self, group: Group, small_bytes: int = SMALL_BYTES) -> int:
         """All of it, where everything is computed; returns the digest of the result."""
@@ -122,7 +125,7 @@ class Reduction:
         outgoing = [[note, *(part.data[a - bucket.start : b - bucket.start] for part in mine)] for a, b in slices]
         notes = [bytearray(_note_bytes(bucket) * len(nodes)) for nodes in holdings]
         places = self._places(rank, high - low)
-        group.exchange([[_bytes(notes[other]), *places[other]] for other in range(group.size)], outgoing)
+        self._exchange(group, [[_bytes(notes[other]), *places[other]] for other in range(group.size)], outgoing)
         parts = {node: (part.cut(low, high), False) for node, part in zip(holdings[rank], mine, strict=True)}
         for other, nodes in enumerate(holdings):
             if other != rank:
@@ -131,17 +134,36 @@ class Reduction:
         out = self.result.buffer[low:high]
         mean = divide(layout, _total(layout, lanes, parts, low, out), out)
         faultpoint("bucket", step=step, bucket=number)
-        into = [[self.result.buffer[a:b]] for a, b in slices]
-        group.exchange(into, [into[rank]] * group.size)
         self.result.present = self.result.present & ~bucket.mask | mean.present & bucket.mask
         self.result.weight = mean.weight
+        self._added = number
+
+    def flush(self, group: Group) -> None:
+        """Send round the results of the last bucket."""
+        if self._added is not None:
+            self._exchange(group, [[]] * group.size, [[]] * group.size)
+
+    def _exchange(self, group: Group, incoming: Sequence[Parcel], outgoing: Sequence[Parcel]) -> None:
+        """With the results of the bucket that was added up last: one round for both."""
+        number, self._added = self._added, None
+        if number is None:
+            group.exchange(incoming, outgoing)
+            return
+        bucket = self._terms.layout.buckets[number]
+        slices = [self.result.buffer[a:b] for a, b in self._terms.layout.slices(bucket, group.size)]
+        group.exchange(
+            [[piece, *parcel] for piece, parcel in zip(slices, incoming, strict=True)],
+            [[slices[group.rank], *parcel] for parcel in outgoing],
+        )
         self._digests[number] = bucket_digest(self.result, bucket)
 
     def close(self, group: Group) -> int:
         """Once everything is computed. Returns the digest of the result."""
+        self.flush(group)
         said = [_closing.decode(data) for data in group.gather(_encoder.encode(self._said(group.rank)))]
         for number in sorted({number for each in said for number in each.stale}):
             self.bucket(group, number)
+        self.flush(group)
         self._finish(said)
         return digest(self.result, self._digests)
 

@@ -40,6 +40,7 @@ class Flow:
             self.reduction.agree(self._group)
             for number in range(self._buckets):
                 self.reduction.bucket(self._group, number)
+            self.reduction.flush(self._group)
         except BaseException as error:  # the edge of a thread: whoever waits for it is told
             self._done.set_exception(error)
         else:
