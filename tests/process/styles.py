@@ -1,6 +1,7 @@
 """Ways in which people train, each by its name: `styles.py NAME`. A style is what it tracks, its loss and its update."""
 
 import argparse
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -176,6 +177,23 @@ def checkpointed() -> Style:
     return style
 
 
+def reentered() -> Style:
+    """A module in two reentrant checkpoints: backward makes its gradient, computes for a while, and adds to it once more."""
+    model = nn.ModuleDict({"twice": nn.Linear(16, 16), "head": nn.Linear(16, 4)})
+
+    def long(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)  # what a large model takes; long enough for the first gradient to be on its way
+        return F.gelu(model["twice"](x))
+
+    def loss(step: regrow.Step, batch: Batch) -> torch.Tensor:
+        x = batch[0].clone().requires_grad_()
+        for _ in range(2):
+            x = checkpoint(long, x, use_reentrant=True)
+        return (model["head"](x) - batch[1]).square().mean()
+
+    return Style(model, [torch.optim.AdamW(model.parameters(), lr=1e-2)], loss)
+
+
 def recurrent() -> Style:
     model = nn.ModuleDict({"rnn": nn.LSTM(4, 8, num_layers=2, dropout=0.1, batch_first=True), "head": nn.Linear(8, 4)})
 
@@ -259,6 +277,7 @@ STYLES: dict[str, Callable[[], Style]] = {
     "tied weights": tied,
     "mixed shapes": shapes,
     "gradient checkpointing": checkpointed,
+    "a module in two reentrant checkpoints": reentered,
     "a recurrent net": recurrent,
     "a convolutional net with batch norm": normed,
     "a GAN": adversarial,

@@ -164,11 +164,14 @@ class Pool:
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
         self._free: list[Gradient] = []
+        self.made = 0
+        """How many buffers there are in all."""
         self._scratch = aligned(0, layout.device)
 
     def take(self) -> Gradient:
         """An empty gradient: nothing present, no weight."""
         if not self._free:
+            self.made += 1
             return Gradient(self.layout, self.layout.new_buffer())
         gradient = self._free.pop()
         gradient.present, gradient.weight, gradient.loss, gradient.byproducts = 0, 0.0, 0.0, NOTHING

@@ -22,9 +22,6 @@ class Flow:
         self._buckets = buckets
         self._done: Future[None] = Future()
 
-    def begin(self) -> None:
-        _thread.ask(self._run)
-
     def wait(self) -> None:
         """Until all buckets are through; PeerError when they never will be."""
         self._done.result()
@@ -35,7 +32,7 @@ class Flow:
         self._group.abort()
         self._done.exception()
 
-    def _run(self) -> None:
+    def run(self) -> None:
         try:
             self.reduction.agree(self._group)
             for number in range(self._buckets):
@@ -48,7 +45,7 @@ class Flow:
 
 
 class FlowThread:
-    """One for the process: torch keeps a pool of its own for each thread it has seen."""
+    """One for the whole job: torch keeps a pool of its own for each thread it has seen."""
 
     def __init__(self) -> None:
         self._asked: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -64,6 +61,3 @@ class FlowThread:
     def _work(self) -> None:
         while True:
             self._asked.get()()
-
-
-_thread = FlowThread()

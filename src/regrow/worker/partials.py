@@ -18,7 +18,7 @@ from regrow.state.byproducts import Byproducts
 from regrow.state.gradient import Gradient, Pool, add_, dense
 from regrow.state.layout import Layout
 from regrow.state.tail import Tail
-from regrow.worker.flow import Flow
+from regrow.worker.flow import Flow, FlowThread
 
 
 class Partials:
@@ -39,6 +39,7 @@ class Partials:
         self._due: list[Node] = []
         """What was to be merged since the tail's lane ended."""
         self._flow: Flow | None = None
+        self._thread = FlowThread()
         self._result: Gradient | None = None
         self._published: Gradient | None = None
         """The committed result that `.grad` points into; the user may do with it what he likes."""
@@ -51,6 +52,11 @@ class Partials:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    @property
+    def buffers(self) -> int:
+        """How many flat gradients are kept here in all."""
+        return self._pool.made
 
     def begin_step(self, parameters: list[tuple[str, torch.Tensor]]) -> None:
         """These are trained from now on."""
@@ -85,7 +91,7 @@ class Partials:
         self._tail, self._tail_lane = Tail(self._layout, self._lane, siblings), lane
         reduction = Reduction(terms, dict(self._held), self._tail, self._pool)
         self._flow = Flow(work, group, reduction, self._tail, len(self._layout.buckets))
-        self._flow.begin()
+        self._thread.ask(self._flow.run)
 
     def begin_backward(self, weight: float) -> None:
         if self._tail is not None:
