@@ -35,6 +35,11 @@ soak: setup
 
 bench: setup
 	$(BIN)/python benchmarks/stall.py
+	$(BIN)/python benchmarks/overhead.py --size tiny
+	$(BIN)/python benchmarks/overhead.py --size large --replicas 2
+	$(BIN)/python benchmarks/overhead.py --size large --replicas 3
+	$(BIN)/python benchmarks/members.py
+	$(BIN)/python benchmarks/memory.py
 
 clean:
 	rm -rf $(VENV) runs

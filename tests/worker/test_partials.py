@@ -60,7 +60,7 @@ class Member:
             for parent in merges(self._lanes, {*held, leaf(lane)}):
                 partials.merge(parent)
             held = settled(self._lanes, {*held, leaf(lane)})
-        partials.await_flow(work)
+        partials.await_flow()
         digest = partials.reduce(self._group, work)
         result = partials.publish()
         assert all(

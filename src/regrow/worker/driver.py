@@ -177,8 +177,9 @@ class Driver:
                 faultpoint("reduce", step=step, roster=version.n)
                 self.stamp.enter(Phase.MERGE, step)
                 group = StampedGroup(self.link.group(version), self.stamp, Phase.REDUCE, Phase.MERGE, step)
-                with waiting(self.stamp, Phase.REDUCE, Phase.MERGE, step):
-                    self.partials.await_flow(work)
+                if self.partials.flows(work):
+                    with waiting(self.stamp, Phase.REDUCE, Phase.MERGE, step):
+                        self.partials.await_flow()
                 digest = self.partials.reduce(group, work)
                 self.stamp.enter(Phase.TURN)
                 faultpoint("reduced", step=step, roster=version.n)

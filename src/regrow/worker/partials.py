@@ -179,9 +179,13 @@ class Partials:
 
     # The result
 
-    def await_flow(self, work: Reduce) -> None:
-        """If this reduce is under way already, wait for what can be done without us; PeerError when it broke."""
-        if self._flow is not None and self._flow.work == work:
+    def flows(self, work: Reduce) -> bool:
+        """Is this very reduce under way already?"""
+        return self._flow is not None and self._flow.work == work
+
+    def await_flow(self) -> None:
+        """Wait until all of it that can go on without the training thread is done; PeerError when it broke."""
+        if self._flow is not None:
             self._flow.wait()
 
     def reduce(self, group: Group, work: Reduce) -> int:
@@ -189,7 +193,7 @@ class Partials:
         if self._result is not None:
             self._pool.give(self._result)
             self._result = None
-        if self._flow is not None and self._flow.work == work:
+        if self._flow is not None and self.flows(work):
             digest = self._flow.reduction.close(group)
             self._result, self._flow = self._flow.reduction.result, None
             return digest
