@@ -1,6 +1,7 @@
 """Groups whose ranks are threads of this process: operations, abort, and what must be left behind: nothing."""
 
 import os
+import signal
 import socket
 import threading
 import time
@@ -164,6 +165,29 @@ def test_abort_wakes_a_blocked_operation_from_another_thread(way: str) -> None:
             group.close()
             group.abort()
     assert under_way >= 20, f"only {under_way} of 200 aborts hit an operation under way"
+
+
+def test_an_interrupted_operation_breaks_the_group() -> None:
+    """Else the next one would take up where this one was left, and pair with another of the peer's."""
+    groups = formed(2)
+
+    class Interrupted(Exception):
+        pass
+
+    def interrupt(*_: object) -> None:
+        raise Interrupted
+
+    former = signal.signal(signal.SIGUSR1, interrupt)
+    try:
+        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(Interrupted):
+            groups[0].gather(b"row")
+    finally:
+        signal.signal(signal.SIGUSR1, former)
+    assert "interrupted" in str(failure(lambda: groups[0].gather(b"row")))
+    failure(lambda: [groups[1].gather(b"row") for _ in range(2)])
+    for group in groups:
+        group.close()
 
 
 def test_abort_leaves_the_users_sockets_alone() -> None:

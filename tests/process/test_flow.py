@@ -38,14 +38,21 @@ def test_a_death_between_two_buckets(attack: Attack, start: Callable[..., Run], 
     strike(attack, start, halves, 2)
 
 
+def test_a_thread_that_reduces_and_hangs(start: Callable[..., Run], halves: str) -> None:
+    """Its own training thread waits for it, and so do all others: nobody is to blame until one does not come back."""
+    run = strike(Attack("hang", ("r1:bucket:step=3:bucket=2:hang",), ""), start, halves, 2)
+    assert "r1.0 hangs in step 3 (flow)" in run.output and "r1.0 was ended" in run.output, run.output
+
+
 @pytest.mark.parametrize("attack", sparse([*KILLS, *DOUBLES], 5), ids=lambda attack: attack.name)
 def test_any_other_death_while_gradients_travel(attack: Attack, start: Callable[..., Run], reference: str) -> None:
     strike(attack, start, reference, 1)
 
 
-def strike(attack: Attack, start: Callable[..., Run], expected: str, microbatches: int) -> None:
+def strike(attack: Attack, start: Callable[..., Run], expected: str, microbatches: int) -> Run:
     faults = [arg for fault in attack.faults for arg in ("--fault", fault)]
     script_args = ("--hold", f"5:{attack.replicas}", "--microbatches", str(microbatches))
     run = start("--replicas", str(attack.replicas), *SMALL, *faults, script_args=script_args)
     run.wait()
     prove(run, expected, deaths=Counter(attack.deaths.split()), microbatches=microbatches)
+    return run

@@ -212,7 +212,7 @@ def _doing(stamped: Stamped) -> str:
             return f"computing{step}{lane}"
         case Phase.COMMIT:
             return f"committing{step}"
-        case Phase.REDUCE:
+        case Phase.REDUCE | Phase.FLOW:
             return f"adding up{step} with the others"
         case Phase.EXCHANGE | Phase.BOUND:
             return f"waiting for the others in{step}" if step else "waiting for the others"

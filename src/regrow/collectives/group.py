@@ -125,6 +125,9 @@ class TcpGroup:
         except OSError as error:
             self._break(f"with rank {peer}: {error.strerror or error}")
             raise PeerError(f"rank {self.rank} of {self.size}: {self._broken}") from None
+        except BaseException as error:  # a signal's handler, say: the next operation would take up where this one was left
+            self._break(f"an operation was interrupted by {type(error).__name__}")
+            raise
         finally:
             with self._lock:
                 self._is_busy = False

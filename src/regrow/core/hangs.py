@@ -24,8 +24,8 @@ import msgspec
 from regrow.core.progress import Phase, Place, Stamped
 from regrow.core.roster import Member
 
-WAITS = frozenset({Phase.EXCHANGE, Phase.REDUCE, Phase.BOUND, Phase.FETCH, Phase.SERVE, Phase.WAIT})
-COLLECTIVES = frozenset({Phase.EXCHANGE, Phase.REDUCE, Phase.BOUND})
+COLLECTIVES = frozenset({Phase.EXCHANGE, Phase.FLOW, Phase.REDUCE, Phase.BOUND})
+WAITS = COLLECTIVES | {Phase.FETCH, Phase.SERVE, Phase.WAIT}
 LEARNED = frozenset({Phase.DATA, Phase.MICROBATCH, Phase.TURN, Phase.MERGE, Phase.COMMIT})
 _WARM = 2
 """Completed so often, a phase has taught something: the first time is not counted."""

@@ -43,6 +43,8 @@ class Phase(Enum):
     """Past the last step."""
     SEEK = "seek"
     """A stream is read up to where its lane stands, inside the fetching of a microbatch."""
+    FLOW = "flow"
+    """Waiting for a reduce that began beside backward: as long as all of its rounds together, and not learned with them."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,7 @@ class Tail:
         self._awaited = [bucket.last - bucket.first for bucket in layout.buckets]
         self._taken: dict[int, list[Taken]] = {}
         self._changed = threading.Condition()
+        self._is_running = False
         self._is_complete = False
         self._is_given_up = False
 
@@ -49,10 +50,12 @@ class Tail:
     def begin(self, weight: float) -> None:
         """Backward is about to run."""
         self.weight = weight
+        self._is_running = True
 
     def ready(self, index: int, grad: torch.Tensor) -> None:
-        """Backward has made this gradient. Called again for the same one, it only means that the last word was not said."""
-        if self.grads[index] is None:
+        """Backward has made this gradient. Called again for the same one, it only means that the last word was not said; and
+        outside step.backward it was a backward of the script's own."""
+        if self._is_running and self.grads[index] is None:
             self.grads[index] = grad
             number = self._bucket_of[index]
             self._awaited[number] -= 1
@@ -62,6 +65,7 @@ class Tail:
 
     def complete(self, grads: Sequence[torch.Tensor | None], mean_loss: float) -> None:
         """Backward is over: these are its gradients."""
+        self._is_running = False
         self.mean_loss = mean_loss
         for index, grad in enumerate(grads):
             if grad is not None:

@@ -178,7 +178,7 @@ class Driver:
                 self.stamp.enter(Phase.MERGE, step)
                 group = StampedGroup(self.link.group(version), self.stamp, Phase.REDUCE, Phase.MERGE, step)
                 if self.partials.flows(work):
-                    with waiting(self.stamp, Phase.REDUCE, Phase.MERGE, step):
+                    with waiting(self.stamp, Phase.FLOW, Phase.MERGE, step):
                         self.partials.await_flow()
                 digest = self.partials.reduce(group, work)
                 self.stamp.enter(Phase.TURN)

@@ -35,7 +35,12 @@ class Meetings:
             return line
         awaited: asyncio.Future[Line] = asyncio.get_running_loop().create_future()
         self._awaited[version, member] = awaited
-        return await awaited
+        try:
+            return await awaited
+        except asyncio.CancelledError:
+            if awaited.done() and not awaited.cancelled() and awaited.exception() is None:
+                awaited.result().close()  # it came in the very moment in which nobody wanted it any more
+            raise
 
     def forget(self, below: Version) -> None:
         self._floor = below

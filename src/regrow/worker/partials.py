@@ -26,7 +26,7 @@ class Partials:
         self._lanes = lanes
         self._bucket_bytes = bucket_bytes
         self._small_bytes = min(SMALL_BYTES, bucket_bytes)
-        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._held: dict[Node, Gradient] = {}
         self._is_in_lane = False
         self._lane: Gradient | None = None
@@ -49,9 +49,9 @@ class Partials:
         self.parameters = [parameter for _, parameter in parameters]
         self._layout = Layout(parameters, self._bucket_bytes)
         self._pool = Pool(self._layout)
-        for hook in self._hooks:
+        for hook in self._hooks.values():
             hook.remove()
-        self._hooks = []
+        self._hooks.clear()
 
     @property
     def buffers(self) -> int:
@@ -82,16 +82,20 @@ class Partials:
         terms = self._terms(work)
         if group.size == 1 or self._layout.device.type != "cpu" or is_small(terms, self._small_bytes):
             return
-        if not self._hooks:
-            self._hooks = [
-                parameter.register_post_accumulate_grad_hook(_Ready(self, index))  # type: ignore[no-untyped-call]
-                for index, parameter in enumerate(self.parameters)
-            ]
+        if len(self._hooks) < len(self.parameters):
+            self._listen()
         siblings, self._tail_node = self._siblings(lane)
         self._tail, self._tail_lane = Tail(self._layout, self._lane, siblings), lane
         reduction = Reduction(terms, dict(self._held), self._tail, self._pool)
         self._flow = Flow(work, group, reduction, self._tail, len(self._layout.buckets))
         self._thread.ask(self._flow.run)
+
+    def _listen(self) -> None:
+        """Be told when a gradient is made; but not of parameters that the script has frozen for the moment."""
+        for index, parameter in enumerate(self.parameters):
+            if index not in self._hooks and parameter.requires_grad:
+                hook = parameter.register_post_accumulate_grad_hook(_Ready(self, index))  # type: ignore[no-untyped-call]
+                self._hooks[index] = hook
 
     def begin_backward(self, weight: float) -> None:
         if self._tail is not None:
