@@ -35,7 +35,7 @@ class Member:
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(4)))
         self.partials = Partials(list(self.model.named_parameters()), lanes, bucket_bytes=512)
-        self._group = group
+        self.group = group
         self._lanes = lanes
         self._microbatches = microbatches
         half = lanes // 2
@@ -55,7 +55,7 @@ class Member:
             partials.begin_lane()
             for microbatch in range(self._microbatches):
                 if lane == self._mine[-1] and microbatch == self._microbatches - 1:
-                    partials.flow(self._group, work, lane)
+                    partials.flow(self.group, work, lane)
                 partials.begin_backward(1.0)
                 x = torch.linspace(-1, 1, WIDTH) * (1 + lane + number + microbatch)
                 loss = self.model(x).square().mean()
@@ -67,7 +67,7 @@ class Member:
                 partials.merge(parent)
             held = settled(self._lanes, {*held, leaf(lane)})
         partials.await_flow()
-        digest = partials.reduce(self._group, work)
+        digest = partials.reduce(self.group, work)
         result = partials.publish()
         for parameter, view, is_there in zip(partials.parameters, result.views, bits(result.present), strict=False):
             assert (parameter.grad.data_ptr() == view.data_ptr()) if is_there else parameter.grad is None
@@ -91,9 +91,8 @@ def test_memory_is_one_result_and_what_waits_in_the_tree(lanes: int, microbatche
 def test_a_backward_of_the_scripts_own_leaves_no_trace(when: str) -> None:
     """As of an attack on the inputs: the script clears what it made, so that nothing outside sees it."""
 
-    def play(group: TcpGroup, own: bool) -> tuple[int, int]:
-        member = Member(group, 2, 1)
-        partials, lane = member.partials, group.rank
+    def play(member: Member, own: bool) -> tuple[int, int]:
+        partials, group, lane = member.partials, member.group, member.group.rank
         partials.begin_lane()
         partials.flow(group, member.work(0), lane)
         first, rest = member.model[0], member.model[1:]
@@ -111,22 +110,24 @@ def test_a_backward_of_the_scripts_own_leaves_no_trace(when: str) -> None:
         return partials.reduce(group, member.work(0)), partials.publish().present
 
     with ThreadPoolExecutor(2) as threads:
-        told = [list(threads.map(lambda group, own=own: play(group, own), groups())) for own in (False, True)]
+        told = []
+        for own in (False, True):
+            members = [Member(group, 2, 1) for group in groups()]
+            told.append(list(threads.map(lambda member, own=own: play(member, own), members)))
     assert told[0] == told[1] and told[0][0] == told[0][1]
 
 
 def test_a_parameter_frozen_for_the_moment_is_no_reason_to_fail() -> None:
     """As in the loop of a GAN: it has no gradient then, and is heard of again later."""
 
-    def play(group: TcpGroup) -> list[int]:
-        member = Member(group, 2, 1)
+    def play(member: Member) -> list[int]:
         member.model[0].requires_grad_(False)
         digests = [member.step(0)]
         member.model[0].requires_grad_(True)
         return [*digests, member.step(1)]
 
     with ThreadPoolExecutor(2) as threads:
-        one, other = threads.map(play, groups())
+        one, other = threads.map(play, [Member(group, 2, 1) for group in groups()])
     assert one == other
 
 
