@@ -243,6 +243,28 @@ def test_when_nobody_was_woken_from_a_stall_nobody_is_the_culprit() -> None:
     assert 60 <= len(verdicts) <= 66, "in 200 s, said again each 3 s: the coordinator may be back"
 
 
+def test_a_stall_that_nobody_heard_of_is_said_again_when_another_joins_the_wait() -> None:
+    """A and B do not wake, and the coordinator was away when it was told; then C's roster came, and C waits for them too."""
+    hangs, now = Hangs(CONFIG), T0
+    asleep = [Seen(member=member, stamped=stamped(Phase.REDUCE)) for member in (A, B)]
+    idle = Seen(member=C, stamped=stamped(Phase.WAIT))
+    while not hangs.look(now, beating([*asleep, idle], now)):
+        now += CONFIG.look_s
+    waits = Seen(member=C, stamped=stamped(Phase.EXCHANGE, since_s=now, count=8))
+    verdicts: list[Hang | Stall] = []
+    while not verdicts:
+        now += CONFIG.look_s
+        assert now < T0 + 60, "nobody is ever named"
+        verdicts = hangs.look(now, beating([*asleep, waits], now))
+    assert isinstance(verdicts[0], Stall) and verdicts[0].members == (A, B, C)
+    moved = Seen(member=C, stamped=stamped(Phase.EXCHANGE, since_s=now, count=9))
+    verdicts = []
+    while not verdicts:
+        now += CONFIG.look_s
+        verdicts = hangs.look(now, beating([*asleep, moved], now))
+    assert {(hang.member, hang.reason) for hang in verdicts if isinstance(hang, Hang)} == {(A, Unmoved()), (B, Unmoved())}
+
+
 @pytest.mark.parametrize("phase", sorted(WAITS, key=str))
 def test_whoever_does_not_take_what_it_waited_for_hangs(phase: Phase) -> None:
     """Its main thread does not run, in a signal handler or a finalizer; that of the session does."""

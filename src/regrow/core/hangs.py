@@ -238,8 +238,9 @@ class Hangs:
         # Whoever has not entered a step yet is no member, and whoever waits for a roster may not be one.
         others = {one.stamped.phase for one in seen} - COLLECTIVES - {Phase.START, Phase.WAIT}
         unmoved = [one for one in waiting if self._is_unmoved(one)]
-        if len(waiting) < 2 or others or 0 < len(unmoved) < len(waiting):
-            return None
+        has_moved = any(one.member in self._stalled and not self._is_unmoved(one) for one in seen)
+        if len(waiting) < 2 or others or (unmoved and has_moved):
+            return None  # in the last case it is known who did not wake
         silences = {one.member: now - one.stamped.since_s - self._watches[one.member].unseen_s for one in waiting}
         limit_s = self.config.floor_s
         for one in waiting:
