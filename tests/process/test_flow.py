@@ -44,7 +44,7 @@ def test_a_thread_that_reduces_and_hangs(start: Callable[..., Run], halves: str)
     assert "r1.0 hangs in step 3 (flow)" in run.output and "r1.0 was ended" in run.output, run.output
 
 
-@pytest.mark.parametrize("attack", sparse([*KILLS, *DOUBLES], 5), ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", sparse([*KILLS, *DOUBLES], 9), ids=lambda attack: attack.name)
 def test_any_other_death_while_gradients_travel(attack: Attack, start: Callable[..., Run], reference: str) -> None:
     strike(attack, start, reference, 1)
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from runs import HERE, Run, prove, wait_for
+from runs import HERE, Run, phase, prove, wait_for
 
-from regrow.core.progress import Place
+from regrow.core.progress import Phase, Place
 from regrow.core.records import LaneComputed, RosterMade, WorkerExited, WorkerHung, WorkerSpared
 
 pytestmark = pytest.mark.process
@@ -103,7 +103,9 @@ def test_a_worker_stopped_in_a_collective(start: Callable[..., Run], reference: 
     wait_for(
         lambda: len([1 for _, fact in run.facts(LaneComputed, "r1.0") if fact.step == 4]) == 2, "r1 to have done its lanes"
     )
-    os.kill(run.pids()["r1.0"], signal.SIGSTOP)
+    pid = run.pids()["r1.0"]
+    wait_for(lambda: phase(pid) is Phase.REDUCE, "r1 to wait for the others")
+    os.kill(pid, signal.SIGSTOP)
     hung = prove_replaced(run, reference, "reduce")
     assert "the kernel says that it is stopped" in hung.why
 
