@@ -2,9 +2,8 @@
 
 The flat gradient travels in buckets. Of each bucket every member owns a slice: the partials of that slice go to their owner,
 the owner adds them in the order of the lane tree and divides once, and the result slices go back, together with the parts of
-the next bucket. A small gradient goes
-whole to everybody, who all add it up: the way back would take longer. Which member holds which subtree, and where buckets
-and slices are cut, changes nothing in any element's arithmetic.
+the next bucket. A small gradient goes whole to everybody, who all add it up: the way back would take longer. Which member
+holds which subtree, and where buckets and slices are cut, changes nothing in any element's arithmetic.
 
 What the members hold is only read: an attempt that breaks is begun again from it.
 """
