@@ -16,6 +16,8 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - A result is void once a resolution decided to redo its step.
 - A step is committed by the boundary's verdict or by a resolution, and by nothing else.
 - State is served only from an interaction point: parameters are then exactly those of `step`.
+- A planned roster is entered by the verdict of a boundary, or by the record of one, and by nothing else (P1).
+- A joiner that only listens holds no state in anybody's eyes before it has entered a roster (P3).
 - The only holder of the state does not compute a lane that somebody died in.
 """
 
@@ -25,7 +27,7 @@ from typing import assert_never
 
 import msgspec
 
-from regrow.core import boundary
+from regrow.core import boundary, resolve
 from regrow.core.boundary import Corrupt, Parted, Pass, Row
 from regrow.core.effects import (
     Abort,
@@ -37,10 +39,14 @@ from regrow.core.effects import (
     Exchange,
     Fetch,
     Form,
+    Hear,
+    Hush,
     Leave,
+    Load,
     Merge,
     Reduce,
     Serve,
+    Snap,
     Tell,
 )
 from regrow.core.errors import Invariant
@@ -53,15 +59,26 @@ from regrow.core.events import (
     FormationFailed,
     Formed,
     LaneDone,
+    ListenerCame,
+    ListenerGone,
+    ListenTold,
+    Loaded,
+    LoadFailed,
+    Overran,
+    Recorded,
     Reduced,
     RosterPushed,
     Served,
+    SnapshotsTaken,
     StepEntered,
     StopAsked,
+    Unheard,
 )
 from regrow.core.lanes import Cell, Node, lanes_in, leaf, merges, settled
-from regrow.core.messages import Complain, Ending, Entered, FromMember, Left, StatelessFound
-from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement, resolve
+from regrow.core.listener import Feed, Lane, Listener, Record
+from regrow.core.listening import Listening
+from regrow.core.messages import CaughtUp, Complain, Ending, Entered, FromMember, Left, Overflowed, Released, StatelessFound
+from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
 Holdings = tuple[tuple[Node, ...], ...]
@@ -85,6 +102,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     holdings: Holdings
 
 
+class _Fed(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener that is fed, and since which step."""
+
+    feed: Feed
+    since: int
+
+
 class Attendance:
     """Decides; its shell (worker.driver, or the simulator) does."""
 
@@ -98,6 +122,22 @@ class Attendance:
         self.roster: Roster | None = None
         self.acting: Roster | None = None
         """The roster whose resolution was adopted last; older than `roster` while that one is being entered."""
+        self.next: Roster | None = None
+        """A planned roster that is formed beside the acting one."""
+        self._next_formed = False
+        self._is_leaving = False
+        """The others have gone on under a planned roster without this member."""
+        self.listening: Listening | None = None
+        self._tries = 0
+        self._is_audited = False
+        self._caught_up = False
+        self._auditing: Record | None = None
+        """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
+        self._attached: dict[int, Listener] = {}
+        """Listeners that have a line to us and are not fed yet."""
+        self._fed: dict[Listener, _Fed] = {}
+        self._lane: Lane | None = None
+        """The first lane computed here in this step, digested for the listeners."""
         self._lanes = lanes
         self._initial = initial
         self._last = steps
@@ -114,6 +154,8 @@ class Attendance:
 
     @property
     def seen(self) -> Version:
+        if self.next is not None:
+            return self.next.version
         return self.roster.version if self.roster else NO_VERSION
 
     @property
@@ -125,7 +167,9 @@ class Attendance:
             case RosterPushed(roster=roster):
                 return self._pushed(roster)
             case Formed(version=version):
-                if version == self.seen:
+                if self.next is not None and version == self.next.version:
+                    self._next_formed = True
+                elif self.roster is not None and version == self.roster.version:
                     self._formed = version
                 return self._settle()
             case FormationFailed(version=version, why=why):
@@ -135,9 +179,13 @@ class Attendance:
                 return self._complain(version, why) + self._settle()
             case StepEntered():
                 self._free()
-                return self._settle()
-            case LaneDone(lane=lane):
+                return self._snap() + self._settle()
+            case LaneDone(lane=lane, digest=digest):
                 self._free()
+                if self._auditing is not None:
+                    return self._audited(self._auditing, digest)
+                if digest is not None:
+                    self._lane = Lane(lane=lane, digest=digest)
                 return self._keep(lane) + self._settle()
             case Exchanged(version=version, table=table):
                 self._free()
@@ -156,6 +204,36 @@ class Attendance:
             case Bounded(rows=rows, parted=parted):
                 self._free()
                 return self._bounded(rows, parted)
+            case ListenTold(roster=roster):
+                return self._listen_told(roster)
+            case SnapshotsTaken(listener=listener, step=step):
+                if self.listening is not None and listener == self.listening.listener:
+                    self.listening.snapshot = step
+                return self._settle()
+            case Loaded(listener=listener):
+                self._free()
+                if self.listening is not None and listener == self.listening.listener:
+                    assert self.listening.snapshot is not None
+                    self.listening.is_loaded, self.step = True, self.listening.snapshot
+                return self._settle()
+            case Recorded(listener=listener, record=record):
+                if self.listening is not None and listener == self.listening.listener:
+                    self.listening.records.append(record)
+                return self._settle()
+            case LoadFailed(listener=listener):
+                self._free()
+                return self._unheard(listener) + self._settle()
+            case Unheard(listener=listener):
+                return self._unheard(listener) + self._settle()
+            case Overran(listener=listener, why=why):
+                return self._overran(listener, why)
+            case ListenerCame(listener=listener):
+                self._attached[listener.number] = listener
+                return []
+            case ListenerGone(listener=listener):
+                self._attached.pop(listener.number, None)
+                self._fed.pop(listener, None)
+                return []
             case StopAsked():
                 self._stop = True
                 return []
@@ -171,7 +249,12 @@ class Attendance:
         if self.task is Task.GONE or roster.version <= self.seen:
             return self._repeat(roster.version)
         seat = roster.seat(self.me)
-        self.roster = roster
+        if self._goes_beside(roster):
+            self.next, self._next_formed = roster, seat is None  # whoever leaves has nothing to form
+            return [Form(roster=roster)] if seat is not None else []
+        self.roster, self.next, self._is_leaving = roster, None, False
+        if roster.base is not None and not self.holds_state and seat is not None:
+            return self._form_planned()
         if seat is None:
             self.task = Task.GONE
             return [
@@ -180,7 +263,14 @@ class Attendance:
             ]
         if seat.founder:
             self.holds_state = True
-        return [Abort(below=roster.version), Form(roster=roster)]
+        hush: list[Effect] = [Hush()] if self.listening is not None else []
+        self.listening, self._caught_up = None, False
+        return [Abort(below=roster.version), *hush, Form(roster=roster)]
+
+    def _goes_beside(self, roster: Roster) -> bool:
+        """Is it planned from the very roster that this member acts under?"""
+        acting = self.acting
+        return self.holds_state and acting is not None and acting is self.roster and acting.version == roster.base
 
     def _repeat(self, version: Version) -> list[Effect]:
         """Said once, these may have been lost with a connection or with a coordinator, and nobody else would say them."""
@@ -191,26 +281,43 @@ class Attendance:
         effects: list[Effect] = []
         if self._ending:
             effects.append(Tell(message=Ending(member=self.me, step=self.step)))
-        if self._complaint is not None and self._complaint.version == version:
+        if self._complaint is not None and self._complaint.version in self._current():
             effects.append(Tell(message=self._complaint))
         return effects
 
+    def _current(self) -> tuple[Version, ...]:
+        """The roster that this member is in, or enters, and the one that is formed beside it."""
+        return tuple(roster.version for roster in (self.roster, self.next) if roster is not None)
+
     def _complain(self, version: Version, why: str) -> list[Effect]:
-        if self.task is Task.GONE or version != self.seen:
+        if self.task is Task.GONE or version not in self._current():
             return []  # a newer roster is already on its way in; it is the answer
-        self._formed = NO_VERSION
+        if self.next is not None and version == self.next.version:
+            self._next_formed = False
+        else:
+            self._formed = NO_VERSION
         self._complaint = Complain(member=self.me, version=version, why=why)
         return [Tell(message=self._complaint)]
 
     def _settle(self) -> list[Effect]:
         """The next thing for an idle training thread; nothing while the newest roster's groups do not stand."""
-        if self.task is not Task.WAITING or self.roster is None or self._formed != self.roster.version:
+        if self.task is not Task.WAITING:
+            return []
+        if self.listening is not None:
+            return self._listen(self.listening)
+        if self._is_leaving and self.acting is not None:
+            self.task = Task.GONE
+            told = Released(member=self.me, version=self.acting.version, step=self.step)
+            return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
+        if self.roster is None or self._formed != self.roster.version:
             return []
         if self._resolution is None or self._resolution.version != self.roster.version:
+            if self.roster.base is not None:
+                return []  # nobody resolves a planned roster
             return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
         return self._go_on(self.roster, self._resolution)
 
-    def _ask(self, work: Exchange | Fetch | Serve | Reduce | Bound) -> list[Effect]:
+    def _ask(self, work: Exchange | Fetch | Serve | Load | Reduce | Bound) -> list[Effect]:
         self.task = Task.BUSY
         return [work]
 
@@ -250,7 +357,7 @@ class Attendance:
         return [Adopt(resolution=outcome, drop=drop), *self._settle()]
 
     def _resolve(self, roster: Roster, table: tuple[Statement, ...]) -> Resolution | Stateless | Divided:
-        return resolve(roster, self._lanes, table)
+        return resolve.resolve(roster, self._lanes, table)
 
     def _fetched(self, version: Version) -> list[Effect]:
         # Superseded meanwhile: others may have gone past what was loaded; fetch again under the newest roster.
@@ -274,17 +381,28 @@ class Attendance:
             return effects + self._ask(Serve(version=roster.version, step=self.step, joiners=joiners))
         if self.step >= self._last:
             return effects + self._farewell(roster)
+        if roster.waits:
+            return effects
         todo = sorted(lanes_in(self._holdings()[roster.index(self.me)]) - lanes_in(self.held))
         if todo:
             safe = [lane for lane in todo if lane not in roster.suspected(self.step)]
             if not safe and len(roster.seats) == 1:
                 return effects  # it may kill this member, the last to hold the state: wait until another one is healed
             self.task = Task.LANE
-            then = self._reduce(roster) if len(todo) == 1 else None
-            return [*effects, Compute(step=self.step, lane=(safe or todo)[0], then=then)]
+            digests = bool(self._fed) and self._lane is None
+            # A lane whose gradient leaves in buckets is never in one place to be digested.
+            then = self._reduce(roster) if len(todo) == 1 and not digests else None
+            return [*effects, Compute(step=self.step, lane=(safe or todo)[0], digests=digests, then=then)]
         if self.result is None:
             return effects + self._ask(self._reduce(roster))
-        row = Row(version=roster.version, step=self.step, digest=self.result.digest, stop=self._stop)
+        row = Row(
+            version=roster.version,
+            step=self.step,
+            digest=self.result.digest,
+            stop=self._stop,
+            ready=self.next.version if self.next is not None and self._next_formed else NO_VERSION,
+            listener=self._next_listener(),
+        )
         return effects + self._ask(Bound(version=roster.version, row=row))
 
     def _reduce(self, roster: Roster) -> Reduce:
@@ -354,7 +472,7 @@ class Attendance:
                 self.task = Task.GONE
                 why = f"before step {self.step} the replicas' states differ: {parted}. A local value steered the update"
                 return [Leave(why=why, fault="divided")]
-            case Pass(stop=stop):
+            case Pass(stop=stop, switch=switch, listener=listener):
                 if self.step >= self._last:
                     self.task = Task.GONE
                     self._left = Left(member=self.me, version=acting.version, step=self.step)
@@ -363,10 +481,141 @@ class Attendance:
                     return [Tell(message=self._left), leave]
                 if stop:
                     self._last = self.step + 1
-                return self._commit("boundary")
+                commit = self._commit("boundary", switch)
+                if switch is not None:
+                    return self._switch(switch) + commit
+                if listener is not None and listener in self._attached:
+                    self._feed(acting, self._attached.pop(listener))
+                return commit
         raise AssertionError("unreachable")
 
-    def _commit(self, by: str) -> list[Effect]:
+    def _switch(self, version: Version) -> list[Effect]:
+        """Everybody is ready for the planned roster: go on under it. All hold the same state, and nothing of the next step."""
+        roster = self.next
+        if roster is None or roster.version != version:
+            return []  # a newer roster came meanwhile: its resolve finds those who went on, and those who did not
+        self.next = None
+        if roster.seat(self.me) is None:
+            self._is_leaving = True
+            return []
+        return self._enter(roster)
+
+    def _enter(self, roster: Roster) -> list[Effect]:
+        self._formed = roster.version if self._next_formed else self._formed
+        self._next_formed = False
+        self.roster = self.acting = roster
+        self._attempt = roster.version
+        self._resolution = resolve.begin(roster, self._lanes, self.step, self._last)
+        return [Abort(below=roster.version), Adopt(resolution=self._resolution, drop=())]
+
+    # Feeding listeners
+
+    def _next_listener(self) -> int:
+        """Each in its turn: one that not all members have a line to must not keep the others waiting."""
+        waiting = sorted(self._attached)
+        return waiting[self.step % len(waiting)] if waiting else 0
+
+    def _feed(self, roster: Roster, listener: Listener) -> None:
+        feed = Feed(listener=listener, index=roster.index(self.me), count=len(roster.seats))
+        self._fed[listener] = _Fed(feed=feed, since=self.step)
+
+    def _snap(self) -> list[Effect]:
+        """The user's loop is between two steps: parameters are exactly those of `step`."""
+        feeds = tuple(fed.feed for fed in self._fed.values() if fed.since == self.step)
+        return [Snap(step=self.step, feeds=feeds)] if feeds else []
+
+    # Listening
+
+    def _listen_told(self, roster: Roster) -> list[Effect]:
+        if self.holds_state or self.task is Task.GONE or (self.roster is not None and self.roster.base is None):
+            return []
+        if self.listening is not None and self.listening.goes_on_with(roster):
+            caught_up = CaughtUp(member=self.me, step=self.step)
+            return [Tell(message=caught_up)] if self._caught_up else []
+        return self._hear(roster) + self._settle()
+
+    def _hear(self, roster: Roster) -> list[Effect]:
+        effects: list[Effect] = []
+        if self._caught_up:
+            effects.append(Tell(message=CaughtUp(member=self.me, step=None)))
+        self._tries += 1
+        self._caught_up = self._is_audited = False
+        self.listening = Listening(Listener(self.me, self._tries), roster)
+        return [*effects, Hear(listener=self.listening.listener, roster=roster)]
+
+    def _unheard(self, listener: Listener) -> list[Effect]:
+        if self.listening is None or listener != self.listening.listener:
+            return []
+        if self._is_audited and self.roster is not None:
+            # The members may have entered the roster that counts on this joiner, by a record that it has not got.
+            self.listening = None
+            return [Hush(), *self._complain(self.roster.version, "a line to a peer was lost before the roster was entered")]
+        return self._hear(self.listening.roster)
+
+    def _overran(self, listener: Listener, why: str) -> list[Effect]:
+        if self.listening is None or listener != self.listening.listener:
+            return []
+        self.listening = None
+        return [Hush(), Tell(message=Overflowed(member=self.me, why=why))]
+
+    def _listen(self, listening: Listening) -> list[Effect]:
+        """The next thing for the idle training thread of a listener."""
+        if listening.snapshot is None:
+            return []
+        if not listening.is_loaded:
+            return self._ask(Load(listener=listening.listener, step=listening.snapshot, donors=listening.donors))
+        if not listening.records:
+            if self._caught_up:
+                return []
+            self._caught_up = True
+            return [Tell(message=CaughtUp(member=self.me, step=self.step))]
+        record = listening.records.popleft()
+        if record.step != self.step:
+            raise Invariant(f"{self.me} is at step {self.step}, but the next record is of step {record.step}")
+        if self._is_audited or record.lane is None:
+            return self._replay(record)
+        self._auditing = record
+        self.task = Task.LANE
+        return [Compute(step=self.step, lane=record.lane.lane, digests=True, is_audit=True)]
+
+    def _audited(self, record: Record, digest: int | None) -> list[Effect]:
+        self._auditing = None
+        assert record.lane is not None
+        if digest != record.lane.digest:
+            self.task = Task.GONE
+            why = (
+                f"the admission audit failed: lane {record.lane.lane} of step {record.step} has another gradient here than in "
+                "the job. This host computes other bits: compare its software and hardware with the others'"
+            )
+            return [Hush(), Leave(why=why, fault="refused")]
+        self._is_audited = self.listening is not None
+        return self._form_planned() + self._replay(record)
+
+    def _form_planned(self) -> list[Effect]:
+        """A joiner forms the roster that counts on it once it has passed its audit: before that nobody can enter it."""
+        planned = self.roster is not None and self.roster.base is not None
+        return [Form(roster=self.roster)] if self.roster is not None and planned and self._is_audited else []
+
+    def _replay(self, record: Record) -> list[Effect]:
+        self._last = record.last
+        commit = Commit(
+            step=record.step,
+            attempt=record.attempt,
+            digest=record.digest,
+            holdings=record.holdings,
+            by="record",
+            reporter=None,
+            last=record.last,
+        )
+        self.step += 1
+        self.task = Task.AWAY
+        effects: list[Effect] = []
+        if self.listening is not None and self.roster is not None and record.switch == self.roster.version:
+            self.listening, self.holds_state = None, True
+            effects = [*self._enter(self.roster), Hush()]
+        return [*effects, commit]
+
+    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
         result, resolution = self.result, self._resolution
         if result is None or resolution is None:
             raise Invariant(f"{self.me}: step {self.step} was decided, but its result is not here")
@@ -377,9 +626,13 @@ class Attendance:
             holdings=result.holdings,
             by=by,
             reporter=resolution.reporter if by == "boundary" else resolution.late,
+            last=self._last,
+            switch=switch,
+            lane=self._lane,
+            feeds=tuple(fed.feed for fed in self._fed.values() if fed.since <= self.step),
         )
         self.step += 1
-        self.held, self.result = frozenset(), None
+        self.held, self.result, self._lane = frozenset(), None, None
         if self.acting is not None:
             self._attempt = self.acting.version
         self.task = Task.AWAY

@@ -8,7 +8,10 @@ Rules (docs/protocol.md, invariants M1 to M7):
   evicted for its silence within one lease of the coordinator's start, nor at all while nobody else is heard who holds the
   state: it may be the coordinator that is cut off. A member without a seat never gets one back: it returns as a new
   incarnation.
-- A joiner is seated once every member has entered the current roster, so that one change is digested before the next.
+- A joiner listens until it has caught up, and is seated by a planned roster, once every member has entered the current one:
+  one change is digested before the next. One that cannot keep up, or that the members wait for, is seated at once.
+- While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is answered
+  by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights.
 - A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
@@ -57,6 +60,7 @@ from regrow.core.membership_events import (
 )
 from regrow.core.messages import (
     Beat,
+    CaughtUp,
     Complain,
     Contract,
     Ending,
@@ -64,15 +68,18 @@ from regrow.core.messages import (
     FromMember,
     Join,
     Left,
+    Listen,
+    Overflowed,
     Push,
     Raised,
     Refuse,
+    Released,
     StatelessFound,
     Stop,
 )
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
-from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Roster, Version, at_home, compose
+from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
 from regrow.core.suspicion import Suspicion
 
 
@@ -84,6 +91,13 @@ class _Presence(msgspec.Struct, kw_only=True):
     heard_s: float
     entered: Version = NO_VERSION
     left: Version | None = None
+    told: Version = NO_VERSION
+    """The roster whose members it was told to listen to."""
+    has_caught_up: bool = False
+    overflowed: str = ""
+    """Why the members have to wait for it."""
+    is_released: bool = False
+    """The others went on under a planned roster without it."""
 
 
 class Membership:
@@ -94,6 +108,8 @@ class Membership:
         self._term = (saved.term if saved else 0) + 1
         self._n = 0
         self.roster = saved.roster if saved else None
+        self._base = saved.base if saved else None
+        """The roster that a planned one is entered from, until all have entered it."""
         self._floor = saved.floor if saved else 0
         self._lives: dict[str, int] = dict(saved.lives) if saved else {}
         self._lost: set[str] = set(saved.lost) if saved else set()
@@ -180,6 +196,7 @@ class Membership:
             saved=Saved(
                 term=self._term,
                 roster=self.roster,
+                base=self._base,
                 lives=dict(self._lives),
                 floor=self._floor,
                 lost=tuple(sorted(self._lost)),
@@ -224,8 +241,20 @@ class Membership:
                 presence.entered = max(presence.entered, version)
                 self._floor = max(self._floor, step)
                 return self._admit(f"entered-{member}")
+            case CaughtUp(step=at):
+                presence.has_caught_up = at is not None
+                return self._admit(f"caught-up-{member}")
+            case Overflowed(why=why):
+                presence.overflowed = why
+                return self._admit(f"overflowed-{member}")
+            case Released(version=version):
+                presence.is_released = True
+                if self._sits(member) and version < self.version and (self._base is None or version != self._base.version):
+                    return self._issue(f"released-{member}", f"{member} has handed over")
+                return []
             case Complain(version=version):
-                if version == self.version and self._complained_s is None:
+                is_current = version == self.version or (self._base is not None and version == self._base.version)
+                if is_current and self._complained_s is None:
                     self._complained_s = now
                 return []
             case StatelessFound(version=version, why=why):
@@ -246,7 +275,7 @@ class Membership:
     def _join(self, now: float, join: Join) -> list[MembershipEffect]:
         member = join.member
         self._joined.add(member)
-        seat = self.roster.seat(member) if self.roster else None
+        seat = self._seat(member)
         # Evictions are not remembered across a restart, but who has seen a roster and has no seat was left out of one.
         was_left_out = self.roster is not None and seat is None and join.seen != NO_VERSION
         if member in self._gone or was_left_out or self._lives.get(member.replica) != member.incarnation:
@@ -263,11 +292,13 @@ class Membership:
             founder = seat.founder if seat else False
             self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
         self._present[member].entered = max(self._present[member].entered, join.entered)
+        self._present[member].told = NO_VERSION  # it may have been lost, or the answer to it
         effects: list[MembershipEffect] = []
         if self._stopping:
             effects.append(Send(member=member, message=Stop()))
         if seat is not None and self.roster is not None:
-            return [*effects, Send(member=member, message=Push(roster=self.roster)), *self._admit(f"join-{member}")]
+            pushed = [*self._listens([member]), Send(member=member, message=Push(roster=self.roster))]
+            return [*effects, *pushed, *self._admit(f"join-{member}")]
         if self._ending:
             return [*effects, Kill(member=member, why="the job is ending")]
         return effects + (self._admit(f"join-{member}") if self.roster else self._found(f"join-{member}"))
@@ -301,7 +332,7 @@ class Membership:
         if self._ending:
             return []
         self._ending = True
-        seated = set(self.roster.members) if self.roster else set()
+        seated = set(self._seated())
         unseated = {Member(*life) for life in self._lives.items()} - seated - self._dead
         self._gone |= unseated
         return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(unseated))]
@@ -318,7 +349,7 @@ class Membership:
         if self.roster is None and member not in self._joined and (died.clean or died.never_joined):
             return self._end("failed", self._strange_end(died))
         presence = self._present.pop(member, None)
-        is_seated = self.roster is not None and self.roster.seat(member) is not None
+        is_seated = self._sits(member) and not (presence is not None and presence.is_released)
         # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
         has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
@@ -413,11 +444,11 @@ class Membership:
         if self.roster is None:
             return effects
         if now - self._opened_s > self._config.lease_s:
-            for member in self.roster.members:
+            for member in self._seated():
                 if member in self._gone:
                     continue
                 presence = self._present.get(member)
-                if presence is not None and presence.left is not None:
+                if presence is not None and (presence.left is not None or presence.is_released):
                     continue
                 heard_s = presence.heard_s if presence else self._opened_s
                 if now - heard_s > self._config.lease_s and self._can_go_on_without(member, now):
@@ -445,7 +476,7 @@ class Membership:
         if self._left_well or any(other.left is not None for other in self._present.values()):
             # Someone saw every row of the last boundary: the end is reached, and this one only keeps it from being told.
             return [Kill(member=member, why=why)]
-        if self.roster is None or self.roster.seat(member) is None:
+        if not self._sits(member):
             self._gone.add(member)
             self._present.pop(member, None)
             return [self._persist(), Kill(member=member, why=why)]
@@ -459,10 +490,9 @@ class Membership:
 
     def _can_go_on_without(self, member: Member, now: float) -> bool:
         """Is somebody else heard who is known to hold the state?"""
-        assert self.roster is not None
-        for other in self.roster.members:
+        for other in self._seated():
             presence = self._present.get(other)
-            if other == member or presence is None or presence.left is not None:
+            if other == member or presence is None or presence.left is not None or presence.is_released:
                 continue
             holds_state = presence.founder or presence.entered != NO_VERSION
             if holds_state and now - presence.heard_s <= self._config.lease_s:
@@ -497,24 +527,50 @@ class Membership:
         return self._make(set(self._present), cause, "every replica is ready")
 
     def _admit(self, cause: str) -> list[MembershipEffect]:
-        """Seat the waiting joiners, once the current roster was entered by all its members."""
+        """Once the current roster was entered by all its members: seat the joiners that can be, have the others listen."""
         roster = self.roster
         if roster is None or self._ending:
             return []
-        waiting = {member for member in self._present if roster.seat(member) is None}
-        present = {member for member in roster.members if member in self._present}
-        entered = all(m in present and self._present[m].entered == roster.version for m in roster.members)
-        if not waiting or not entered:
+        if not all((p := self._present.get(m)) is not None and p.entered == roster.version for m in roster.members):
             return []
-        return self._make(present | waiting, cause, f"{', '.join(map(str, sorted(waiting)))} joined")
+        self._base = None
+        waiting = {member: presence for member, presence in self._present.items() if roster.seat(member) is None}
+        waiting = {member: presence for member, presence in waiting.items() if not presence.is_released}
+        urgent = [m for m, p in waiting.items() if p.overflowed or _is_held_up(roster)]
+        if urgent:
+            # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
+            return self._make({*roster.members, *urgent}, cause, f"{_names(urgent)} joined, and the others wait for it")
+        ready = [m for m, p in waiting.items() if p.has_caught_up]
+        if ready:
+            return self._make({*roster.members, *ready}, cause, f"{_names(ready)} joined", base=roster)
+        told: list[MembershipEffect] = []
+        for member, presence in sorted(waiting.items(), key=lambda item: item[0]):
+            if presence.told != roster.version:
+                presence.told = roster.version
+                told.append(Send(member=member, message=Listen(roster=roster)))
+        return told
+
+    def _seated(self) -> tuple[Member, ...]:
+        """Everybody whose word may count: of the newest roster, and of its base while not all have entered it."""
+        rosters = [roster for roster in (self.roster, self._base) if roster is not None]
+        return tuple(sorted({member for roster in rosters for member in roster.members}))
+
+    def _seat(self, member: Member) -> Seat | None:
+        for roster in (self.roster, self._base):
+            if roster is not None and (seat := roster.seat(member)) is not None:
+                return seat
+        return None
+
+    def _sits(self, member: Member) -> bool:
+        return self._seat(member) is not None
 
     def _issue(self, cause: str, why: str) -> list[MembershipEffect]:
         """A roster of those members of the current one that are left."""
         roster = self.roster
         if roster is None:
             return []
-        staying = {member for member in roster.members if member not in self._gone}
-        staying = {m for m in staying if (p := self._present.get(m)) is None or p.left is None}
+        staying = {member for member in self._seated() if member not in self._gone}
+        staying = {m for m in staying if (p := self._present.get(m)) is None or (p.left is None and not p.is_released)}
         if self._ending and staying and all(self._is_joiner(member) for member in staying):
             # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
             self._gone |= staying
@@ -531,14 +587,16 @@ class Membership:
     def _is_joiner(self, member: Member) -> bool:
         """Present or on its way, and it has never entered a roster."""
         presence = self._present.get(member)
-        return presence.entered == NO_VERSION if presence else self.roster is None or self.roster.seat(member) is None
+        return presence.entered == NO_VERSION if presence else not self._sits(member)
 
-    def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
+    def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
+        """`base`: it is planned, and its members go on under that one until all of them are ready."""
         self._n += 1
         self._complained_s = None
         version = Version(self._term, self._n)
-        old = self.roster
-        seats = {member: self._seat_of(member, old) for member in members}
+        seats = {member: self._seat_of(member) for member in members}
+        told = {*members, *(base.members if base is not None else ())}
+        self._base = base
         assert self._lanes is not None, "the first member to join says how many lanes there are"
         self._suspicion.forget(self._floor)
         roster = compose(version, seats, self._lanes, self._floor, cause)
@@ -547,18 +605,27 @@ class Membership:
         elif len(members) > 1 or self._may_come(members):
             roster = msgspec.structs.replace(roster, suspects=self._suspicion.suspects)
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
-        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt)
+        planned_from = base.version if base is not None else None
+        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from)
         push = Push(roster=self.roster)
-        told = [Send(member=member, message=push) for member in self.roster.members]
-        return [self._persist(), Made(roster=self.roster, why=why), *told]
+        pushes = [Send(member=member, message=push) for member in sorted(told)]
+        return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
 
-    def _seat_of(self, member: Member, old: Roster | None) -> tuple[Endpoint, bool]:
+    def _listens(self, members: Iterable[Member]) -> list[MembershipEffect]:
+        """Those among them that listen until they enter the planned roster: to its base, whomever they listened to so far."""
+        base = self._base
+        if base is None:
+            return []
+        listeners = sorted(member for member in members if base.seat(member) is None)
+        return [Send(member=member, message=Listen(roster=base)) for member in listeners]
+
+    def _seat_of(self, member: Member) -> Present:
         presence = self._present.get(member)
         if presence is not None:
-            return presence.endpoint, presence.founder
-        seat = old.seat(member) if old else None
+            return Present(endpoint=presence.endpoint, founder=presence.founder)
+        seat = self._seat(member)
         assert seat is not None, f"{member} is neither present nor seated"
-        return seat.endpoint, seat.founder
+        return Present(endpoint=seat.endpoint, founder=seat.founder)
 
     # The end
 
@@ -590,3 +657,12 @@ class Membership:
         self._over = True
         why = f"`regrow run` is gone, and no replica was heard for {self._config.lease_s:g} s"
         return [End(outcome="state-lost" if self.roster else "failed", why=why, first=self._raises.first)]
+
+
+def _is_held_up(roster: Roster) -> bool:
+    """Does it pass no boundary before somebody joins it?"""
+    return bool(roster.waits) or (len(roster.seats) == 1 and bool(roster.suspects))
+
+
+def _names(members: Iterable[Member]) -> str:
+    return ", ".join(map(str, sorted(members)))

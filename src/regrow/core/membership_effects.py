@@ -26,6 +26,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     term: int
     roster: Roster | None = None
+    base: Roster | None = None
+    """The roster that a planned one is entered from, until all have entered it."""
     lives: dict[str, int] = {}
     """The newest incarnation of each replica."""
     floor: int = 0

@@ -3,13 +3,14 @@
 import msgspec
 
 from regrow.core.lanes import Cell
+from regrow.core.listener import Listener, Record
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
 from regrow.core.order import Plan
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
 
 
@@ -118,13 +119,35 @@ class Raised(_Message, frozen=True, kw_only=True):
     """When it raised for lack of memory."""
 
 
+class CaughtUp(_Message, frozen=True, kw_only=True):
+    """A listener holds the state that the members hold, and may be seated; with no step: it does no longer."""
+
+    member: Member
+    step: int | None
+
+
+class Overflowed(_Message, frozen=True, kw_only=True):
+    """A listener that cannot keep up with the members: they have to wait for it."""
+
+    member: Member
+    why: str
+
+
+class Released(_Message, frozen=True, kw_only=True):
+    """The members went on under a planned roster without this one: it has handed over, and exits."""
+
+    member: Member
+    version: Version
+    step: int
+
+
 class Beat(_Message, frozen=True, kw_only=True):
     """Still here."""
 
     member: Member
 
 
-FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised | Beat
+FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Beat
 
 
 # From the coordinator to a member
@@ -132,6 +155,12 @@ FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised
 
 class Push(_Message, frozen=True, kw_only=True):
     """The newest roster."""
+
+    roster: Roster
+
+
+class Listen(_Message, frozen=True, kw_only=True):
+    """Listen to the members of this roster: you will be seated once you have caught up with them."""
 
     roster: Roster
 
@@ -148,7 +177,7 @@ class Stop(_Message, frozen=True, kw_only=True):
     """Wish to stop at the next boundary."""
 
 
-ToMember = Push | Refuse | Stop
+ToMember = Push | Listen | Refuse | Stop
 
 
 # From the agent to a coordinator elsewhere: every connection begins with Enlist, then all reports so far, in order
@@ -284,11 +313,33 @@ class Offer(_Message, frozen=True, kw_only=True):
     digest: str
 
 
+class Attend(_Message, frozen=True, kw_only=True):
+    """A joiner asks to be fed on this connection."""
+
+    listener: Listener
+
+
+class Begin(_Message, frozen=True, kw_only=True):
+    """A snapshot of this step was taken for the listener: every record from it on follows."""
+
+    step: int
+
+
+class Part(_Message, frozen=True, kw_only=True):
+    """One part of a committed record. So many raw bytes follow, which belong at this place of the gradient."""
+
+    record: Record
+    start: int
+    size_bytes: int
+    tail: bytes = b""
+    """What is no bytes of the gradient: of the first part alone."""
+
+
 class Thanks(_Message, frozen=True, kw_only=True):
     """The state arrived whole."""
 
 
-Between = Meet | Ask | Offer | Thanks
+Between = Meet | Ask | Offer | Thanks | Attend | Begin | Part
 
 
 # The door: before anything else, both sides prove that they know the job's token

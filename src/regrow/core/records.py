@@ -28,6 +28,7 @@ class SeatTaken(msgspec.Struct, frozen=True, kw_only=True):
     member: Member
     founder: bool
     lanes: tuple[int, ...]
+    spectates: bool = False
 
 
 class RosterMade(_Fact, frozen=True, kw_only=True):
@@ -40,6 +41,8 @@ class RosterMade(_Fact, frozen=True, kw_only=True):
     suspects: tuple[Suspect, ...] = ()
     halt: Halt | None = None
     shrinks: bool = False
+    base: Version | None = None
+    waits: str = ""
     steps: int | None = None
     """Of the whole job; None when no member has said so yet."""
 

@@ -98,7 +98,7 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
         return Stateless(why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}")
     if step == 0 and (difference := _difference(holders)) is not None:
         return Divided(why=difference)
-    shares = _shares(roster, lanes, step, holders)
+    shares = _shares(roster, lanes, step, holders, [s.member for s in holders])
     current = [s.member for s in holders if s.step == step] or [s.member for s in holders]
     joiners = [s.member for s in table if not s.holds_state]
     return Resolution(
@@ -110,6 +110,20 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
         reporter=holders[0].member,
         late=_late_reporter(holders, step),
         why=why,
+    )
+
+
+def begin(roster: Roster, lanes: int, step: int, last: int) -> Resolution:
+    """What the verdict that enters a planned roster stands for: all hold the state of this step, and nothing of it yet."""
+    return Resolution(
+        version=roster.version,
+        step=step,
+        last=last,
+        shares=_shares(roster, lanes, step, [], roster.members),
+        donors={},
+        reporter=roster.members[0],
+        late=None,
+        why=f"entered together, from {roster.base}",
     )
 
 
@@ -150,11 +164,12 @@ def _difference(holders: list[Statement]) -> str | None:
     return None
 
 
-def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> tuple[Share, ...]:
+def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement], able: Sequence[Member]) -> tuple[Share, ...]:
     """Held subtrees stay with one holder each, larger first; the missing lanes are dealt, but for those left out.
 
     A step of which nothing is held starts under this roster, so the roster's own lanes hold for it. Otherwise the missing
-    lanes go to those who hold state: the others are still being healed.
+    lanes go to those who hold state and are `able`: the others are still being healed. Spectators compute only what is lost
+    while nobody else can.
     """
     skipped = roster.skipped(step)
     keep: dict[Member, list[Node]] = {member: [] for member in roster.members}
@@ -165,7 +180,7 @@ def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> 
             taken.update(node.lanes)
             keep[member].append(node)
     seated = {seat.member: [lane for lane in seat.lanes if lane not in skipped] for seat in roster.seats}
-    able = [s.member for s in holders]
+    able = [member for member in able if not roster.seats[roster.index(member)].spectates] or list(able)
     if roster.shrinks:
         # Nobody computes another's lanes; who is still being healed has none in a step that is under way.
         dealt = {member: [lane for lane in own if lane not in taken] for member, own in seated.items()}

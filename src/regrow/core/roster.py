@@ -51,6 +51,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     founder: bool
     """True when this member's own initial state is the job's state at step 0."""
     lanes: tuple[int, ...]
+    spectates: bool = False
+    """It has no place among those who compute, and stays in step with them."""
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,11 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     """The job ends before its time."""
     shrinks: bool = False
     """Lanes that nobody sits at are left out, not dealt to others."""
+    base: Version | None = None
+    """Planned: the members of that roster form this one beside it, and enter it together by the verdict of a boundary. None:
+    entered at once, from whatever was before, by a resolve."""
+    waits: str = ""
+    """Why its members compute nothing until a newer roster comes; empty when they do."""
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -113,12 +120,31 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
         return {suspect.cell.lane: suspect.replicas for suspect in self.suspects if suspect.cell.step == step}
 
 
-def compose(version: Version, present: dict[Member, tuple[Endpoint, bool]], lanes: int, floor: int, cause: str) -> Roster:
-    """The roster of these members: sorted, so that every path to the same set gives the same seats and lanes."""
+class Present(msgspec.Struct, frozen=True, kw_only=True):
+    """What a roster has to know of a member."""
+
+    endpoint: Endpoint
+    founder: bool
+    spectates: bool = False
+
+
+def compose(version: Version, present: dict[Member, Present], lanes: int, floor: int, cause: str) -> Roster:
+    """The roster of these members: sorted, so that every path to the same set gives the same seats and lanes.
+
+    Spectators get no lanes, unless there is nobody else.
+    """
     members = sorted(present)
+    working = [member for member in members if not present[member].spectates] or members
+    dealt = dict(zip(working, deal(lanes, len(working)), strict=True))
     seats = tuple(
-        Seat(member=member, endpoint=present[member][0], founder=present[member][1], lanes=tuple(dealt))
-        for member, dealt in zip(members, deal(lanes, len(members)), strict=True)
+        Seat(
+            member=member,
+            endpoint=present[member].endpoint,
+            founder=present[member].founder,
+            lanes=tuple(dealt.get(member, ())),
+            spectates=member not in dealt,
+        )
+        for member in members
     )
     return Roster(version=version, seats=seats, floor=floor, cause=cause)
 

@@ -28,6 +28,7 @@ _KINDS = {
     "cut-off": 12,
     "split": 8,
     "reset": 8,
+    "cut-feed": 6,
     "raise": 5,
     "raise-for-good": 1,
     "stop": 3,
@@ -36,7 +37,24 @@ _KINDS = {
 }
 _POINTS = (
     *("Formed", "Exchanged", "Adopt", "Fetch", "Fetched", "Serve", "Served", "Compute", "LaneDone", "Reduce", "Reduced"),
-    *("Bound", "Bounded", "Commit", "StepEntered", "Tell", "Form", "Abort", "Exchange", "Broken", "Leave", "RosterPushed"),
+    *(
+        "Bound",
+        "Bounded",
+        "Commit",
+        "StepEntered",
+        "Tell",
+        "Hear",
+        "Snap",
+        "Load",
+        "Loaded",
+        "Recorded",
+        "Form",
+        "Abort",
+        "Exchange",
+        "Broken",
+        "Leave",
+        "RosterPushed",
+    ),
 )
 _COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
@@ -151,6 +169,8 @@ class Faults:
                 process.is_faulty = True
             case "reset":
                 world.groups.reset(process)
+            case "cut-feed":
+                world.feeds.cut()
             case "raise":
                 process.raise_error("step", chance.one_of(("train.py:1", "train.py:2", "train.py:3")))
             case "raise-for-good":

@@ -18,16 +18,20 @@ from regrow.core.effects import (
     Exchange,
     Fetch,
     Form,
+    Hear,
+    Hush,
     Leave,
+    Load,
     Merge,
     Reduce,
     Serve,
+    Snap,
     Tell,
 )
 from regrow.core.errors import Invariant
-from regrow.core.events import Event, LaneDone, RosterPushed, StepEntered, StopAsked
+from regrow.core.events import Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
 from regrow.core.lanes import Cell, Node, children, leaf
-from regrow.core.messages import Push, Raised, Refuse, Stop, ToMember
+from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, ToMember
 from regrow.core.records import Committed, Departed, LaneComputed, RosterAdopted, RosterReceived, StateFetched
 from regrow.core.roster import Member, Version
 from regrow.sim import mathematics
@@ -68,6 +72,8 @@ class Process:
         """Members that held state in the newest resolve table it saw."""
         self.is_faulty = False
         """Its memory will flip a bit of the next result."""
+        self.heard: dict[int, int] = {}
+        """Gradients of records that are not committed here yet, by step."""
         self.parted: str | None = None
         """How it left: "well", or the fault."""
 
@@ -87,6 +93,7 @@ class Process:
         self.exited_clean = clean
         self.wire.cut()
         self.world.groups.leave(self)
+        self.world.feeds.leave(self)
         self.world.agent.reap(self, how, clean, struck)
 
     def hang(self, span_s: float) -> None:
@@ -114,8 +121,11 @@ class Process:
             case Push(roster=roster):
                 is_news = roster.version > self.attendance.seen
                 self.feed(RosterPushed(roster=roster))
-                if is_news and roster.seat(self.member) is None and self.attendance.task is not Task.GONE:
+                goes_on = roster.base is None and self.attendance.task is not Task.GONE
+                if is_news and roster.seat(self.member) is None and goes_on:
                     self.world.referee.fail("fenced", f"{self.name} goes on, though {roster.version} has no seat for it")
+            case Listen(roster=roster):
+                self.feed(ListenTold(roster=roster))
             case Stop():
                 self.feed(StopAsked())
             case Refuse(why=why):
@@ -161,6 +171,16 @@ class Process:
                 world.groups.form(self, roster)
             case Tell(message=message):
                 self.wire.send(message)
+            case Hear():
+                world.feeds.hear(self, effect)
+            case Hush():
+                world.feeds.hush(self)
+            case Snap(step=step, feeds=feeds):
+                world.referee.state(self, step)
+                world.feeds.snap(self, step, feeds)
+            case Load():
+                self._ask(effect)
+                world.feeds.load(self, effect)
             case Exchange() | Reduce() | Bound():
                 self._ask(effect)
                 world.groups.arrive(self, effect)
@@ -175,8 +195,8 @@ class Process:
                 self._ask(effect)
                 world.referee.state(self, step)
                 self.lane = Cell(step, lane)
-                world.referee.computes(self, self.lane)
-                world.timeline.after(world.chance.work_s(), self, self._computed, step, lane)
+                world.referee.computes(self, effect)
+                world.timeline.after(world.chance.work_s(), self, self._computed, effect)
             case Merge(parent=parent):
                 left, right = children(parent)
                 self.partials[parent] = mathematics.added(self.partials.pop(left), self.partials.pop(right))
@@ -193,7 +213,8 @@ class Process:
             self.world.referee.fail("one-task", f"{self.name} is asked for {effect}, but is still in {self.task}")
         self.task = type(effect).__name__
 
-    def _computed(self, step: int, lane: int) -> None:
+    def _computed(self, effect: Compute) -> None:
+        step, lane = effect.step, effect.lane
         if self.task == "raised":
             return
         if self.lane == self.world.plan.poison:
@@ -202,11 +223,14 @@ class Process:
         self.lane = None
         if self.state is None:
             self.world.referee.fail("held", f"{self.name} computes a lane without a state")
-        start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
-        computed = LaneComputed(step=step, lane=lane, start=start, stop=start + _LANE_SAMPLES)
-        self.world.referee.fact(self.name, computed)
-        self.partials[leaf(lane)] = mathematics.lane_gradient(step, lane, self.state)
-        self.answer(LaneDone(lane=lane))
+        gradient = mathematics.lane_gradient(step, lane, self.state)
+        digest = mathematics.digest(gradient) if effect.digests else None
+        if not effect.is_audit:
+            start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
+            computed = LaneComputed(step=step, lane=lane, start=start, stop=start + _LANE_SAMPLES)
+            self.world.referee.fact(self.name, computed)
+            self.partials[leaf(lane)] = gradient
+        self.answer(LaneDone(lane=lane, digest=digest))
 
     def _adopt(self, effect: Adopt) -> None:
         resolution = effect.resolution
@@ -236,9 +260,10 @@ class Process:
         return gradient ^ (1 << self.world.referee.corruptions)  # never the same wrong bits twice
 
     def _commit(self, effect: Commit) -> None:
+        if effect.by == "record":
+            self.keep_result(effect.step, effect.attempt, self.heard.pop(effect.step))
         result, self.result = self.result, None
-        acting = self.attendance.acting
-        is_alone = self.witnesses == 1 if effect.by == "resolve" else acting is not None and len(acting.seats) == 1
+        is_alone = self.witnesses == 1 if effect.by == "resolve" else len(effect.holdings) == 1
         if result is None or result[:2] != (effect.step, effect.attempt):
             self.world.referee.fail("result", f"{self.name} commits {effect.step} of {effect.attempt}, it holds {result}")
             return
@@ -252,6 +277,7 @@ class Process:
             loss=None,
         )
         self.world.referee.fact(self.name, fact)
+        self.world.feeds.send(self, effect, result[2])
         self.partials.clear()
         self.world.timeline.after(self.world.chance.work_s(), self, self._update, effect.step, result[2])
 
@@ -265,12 +291,12 @@ class Process:
         self.world.referee.state(self, step + 1)
         self.answer(StepEntered())
 
-    def load(self, value: int | None, ask: Any) -> None:
+    def load(self, value: int | None, version: Version, step: int, donor: Member) -> None:
         self.state = value
         self.partials.clear()
-        fact = StateFetched(version=ask.version, step=ask.step, donor=ask.donor, size_bytes=8, digest=str(value))
+        fact = StateFetched(version=version, step=step, donor=donor, size_bytes=8, digest=str(value))
         self.world.referee.fact(self.name, fact)
-        self.world.referee.state(self, ask.step)
+        self.world.referee.state(self, step)
 
     def _leave(self, effect: Leave) -> None:
         if effect.fault in (None, "halt"):

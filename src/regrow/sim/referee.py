@@ -10,7 +10,7 @@
 
 from typing import TYPE_CHECKING, NoReturn
 
-from regrow.core.effects import Commit
+from regrow.core.effects import Commit, Compute
 from regrow.core.invariants import Ledger
 from regrow.core.lanes import Cell, missing
 from regrow.core.membership_effects import End, Poisoned
@@ -85,7 +85,13 @@ class Referee:
             return
         last = max(self._rosters, default=None)
         if last is not None:
-            for member in self._rosters[last].members:
+            before = self._seated(self._rosters[last])
+            cause = roster.cause.removeprefix("died-")
+            if cause != roster.cause and cause not in map(str, before):
+                self.fail("unnoticed", f"{cause} had no seat, yet its death led to roster {roster.version}")
+            for member in before:
+                if roster.base is not None:
+                    break  # whoever leaves as planned may still be needed, until all have entered it
                 # Accused wrongly while its word of having left was on its way: nobody will know that it has.
                 was_accused = roster.cause == f"hung-{member}"
                 if roster.seat(member) is None and (was_accused or not self._has_parted(member)):
@@ -96,7 +102,9 @@ class Referee:
                     self.fail("one-life", f"{member} was left out, and is seated again in {roster.version}")
             self._left_out -= set(roster.members)
         self._rosters[roster.version] = roster
-        seats = tuple(SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes) for s in roster.seats)
+        seats = tuple(
+            SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes, spectates=s.spectates) for s in roster.seats
+        )
         fact = RosterMade(
             version=roster.version,
             cause=roster.cause,
@@ -107,8 +115,14 @@ class Referee:
             suspects=roster.suspects,
             halt=roster.halt,
             shrinks=roster.shrinks,
+            base=roster.base,
+            waits=roster.waits,
         )
         self.fact("coordinator", fact)
+
+    def _seated(self, roster: Roster) -> tuple[Member, ...]:
+        base = self._rosters.get(roster.base) if roster.base is not None else None
+        return tuple(sorted({*roster.members, *(base.members if base is not None else ())}))
 
     def died(self, member: Member, cell: Cell, struck: bool) -> None:
         died = self._died_in.setdefault(cell, {})
@@ -123,8 +137,11 @@ class Referee:
         if len(died) == 2 and any(died.values()):
             self.fail("poison", f"{cell} is called poison of two deaths, one of them by chance")
 
-    def computes(self, process: "Process", cell: Cell) -> None:
+    def computes(self, process: "Process", work: Compute) -> None:
         """The last who holds the state must not compute a lane that somebody is known to have died in."""
+        if work.is_audit:
+            return
+        cell = Cell(work.step, work.lane)
         roster = self._rosters[process.attendance.seen]
         if len(roster.seats) == 1 and cell.lane in roster.suspected(cell.step):
             self.fail("aside", f"{process.name} computes {cell}, in which others died, and is the last to hold the state")

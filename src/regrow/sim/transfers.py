@@ -87,7 +87,7 @@ class Transfers:
         ask.state = State.OVER
         process = ask.process
         self._groups.group(ask.version).slots.pop(process.member, None)
-        process.load(offer.value, ask)
+        process.load(offer.value, ask.version, ask.step, ask.donor)
         offer.missing.discard(process.member)
         self._maybe_served(offer)
         process.answer(Fetched(version=ask.version))

@@ -12,6 +12,7 @@ from regrow.core.records import Fact
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
 from regrow.sim.faults import Faults, plan
+from regrow.sim.feeds import Feeds
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
 from regrow.sim.mathematics import Reference
@@ -83,6 +84,7 @@ class World:
         self.referee = Referee(self)
         self.groups = Groups(self)
         self.transfers = Transfers(self, self.groups)
+        self.feeds = Feeds(self, room=chance.one_of((2, 5, 100)))
         self.agent = Agent(self)
         self.budget = budget = BudgetConfig(
             max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0))

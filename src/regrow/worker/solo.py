@@ -8,14 +8,14 @@ from regrow.core.errors import Invariant
 from regrow.core.events import Event, Formed, RosterPushed
 from regrow.core.lanes import Cell
 from regrow.core.messages import Offer
-from regrow.core.roster import Endpoint, Member, Version, compose
+from regrow.core.roster import Endpoint, Member, Present, Version, compose
 from regrow.worker.healing import Received
 
 ME = Member("solo", 0)
 
 
 def founding(lanes: int, skips: tuple[Cell, ...]) -> RosterPushed:
-    roster = compose(Version(1, 1), {ME: (Endpoint("", 0), True)}, lanes, 0, "alone")
+    roster = compose(Version(1, 1), {ME: Present(endpoint=Endpoint("", 0), founder=True)}, lanes, 0, "alone")
     return RosterPushed(roster=msgspec.structs.replace(roster, skips=skips))
 
 
