@@ -75,7 +75,7 @@ from regrow.core.events import (
     Unheard,
 )
 from regrow.core.lanes import Cell, Node, lanes_in, leaf, merges, settled
-from regrow.core.listener import Feed, Lane, Listener, Record
+from regrow.core.listener import Feed, Heard, Lane, Listener
 from regrow.core.listening import Listening
 from regrow.core.messages import CaughtUp, Complain, Ending, Entered, FromMember, Left, Overflowed, Released, StatelessFound
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
@@ -131,7 +131,7 @@ class Attendance:
         self._tries = 0
         self._is_audited = False
         self._caught_up = False
-        self._auditing: Record | None = None
+        self._auditing: Heard | None = None
         """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
         self._attached: dict[int, Listener] = {}
         """Listeners that have a line to us and are not fed yet."""
@@ -216,9 +216,9 @@ class Attendance:
                     assert self.listening.snapshot is not None
                     self.listening.is_loaded, self.step = True, self.listening.snapshot
                 return self._settle()
-            case Recorded(listener=listener, record=record):
+            case Recorded(listener=listener, heard=heard):
                 if self.listening is not None and listener == self.listening.listener:
-                    self.listening.records.append(record)
+                    self.listening.records.append(heard)
                 return self._settle()
             case LoadFailed(listener=listener):
                 self._free()
@@ -506,7 +506,9 @@ class Attendance:
         self.roster = self.acting = roster
         self._attempt = roster.version
         self._resolution = resolve.begin(roster, self._lanes, self.step, self._last)
-        return [Abort(below=roster.version), Adopt(resolution=self._resolution, drop=())]
+        assert roster.base is not None
+        # The base's groups stay until the next roster: another member may not have read their last table yet.
+        return [Abort(below=roster.base), Adopt(resolution=self._resolution, drop=())]
 
     # Feeding listeners
 
@@ -569,17 +571,18 @@ class Attendance:
                 return []
             self._caught_up = True
             return [Tell(message=CaughtUp(member=self.me, step=self.step))]
-        record = listening.records.popleft()
+        heard = listening.records.popleft()
+        record = heard.record
         if record.step != self.step:
             raise Invariant(f"{self.me} is at step {self.step}, but the next record is of step {record.step}")
         if self._is_audited or record.lane is None:
-            return self._replay(record)
-        self._auditing = record
+            return self._replay(heard)
+        self._auditing = heard
         self.task = Task.LANE
         return [Compute(step=self.step, lane=record.lane.lane, digests=True, is_audit=True)]
 
-    def _audited(self, record: Record, digest: int | None) -> list[Effect]:
-        self._auditing = None
+    def _audited(self, heard: Heard, digest: int | None) -> list[Effect]:
+        record, self._auditing = heard.record, None
         assert record.lane is not None
         if digest != record.lane.digest:
             self.task = Task.GONE
@@ -589,14 +592,15 @@ class Attendance:
             )
             return [Hush(), Leave(why=why, fault="refused")]
         self._is_audited = self.listening is not None
-        return self._form_planned() + self._replay(record)
+        return self._form_planned() + self._replay(heard)
 
     def _form_planned(self) -> list[Effect]:
         """A joiner forms the roster that counts on it once it has passed its audit: before that nobody can enter it."""
         planned = self.roster is not None and self.roster.base is not None
         return [Form(roster=self.roster)] if self.roster is not None and planned and self._is_audited else []
 
-    def _replay(self, record: Record) -> list[Effect]:
+    def _replay(self, heard: Heard) -> list[Effect]:
+        record = heard.record
         self._last = record.last
         commit = Commit(
             step=record.step,
@@ -606,6 +610,7 @@ class Attendance:
             by="record",
             reporter=None,
             last=record.last,
+            gradient=heard.gradient,
         )
         self.step += 1
         self.task = Task.AWAY

@@ -4,6 +4,8 @@ The first group may be carried out by any thread at once. The second is the trai
 asked for at a time, and each is answered by one event.
 """
 
+from typing import Any
+
 import msgspec
 
 from regrow.core.boundary import Row
@@ -126,14 +128,14 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The result in hand is the step's. Leave the inner loop. Answered by StepEntered."""
+    """The result in hand, or the gradient given here, is the step's. Leave the inner loop. Answered by StepEntered."""
 
     step: int
     attempt: Version
     digest: int
     holdings: tuple[tuple[Node, ...], ...]
     by: str
-    """"boundary", "resolve", or "record": then the result in hand is the record's."""
+    """"boundary", "resolve" or "record"."""
     reporter: Member | None
     last: int = 0
     """The job ends before this step."""
@@ -143,6 +145,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """One of this member's lanes of this step: a listener may compute it again."""
     feeds: tuple[Feed, ...] = ()
     """Who is to be sent a part of the record."""
+    gradient: Any = None
+    """Of the record, when it is one's."""
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True):

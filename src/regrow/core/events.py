@@ -3,7 +3,7 @@
 import msgspec
 
 from regrow.core.boundary import Row
-from regrow.core.listener import Listener, Record
+from regrow.core.listener import Heard, Listener
 from regrow.core.resolve import Statement
 from regrow.core.roster import Roster, Version
 
@@ -111,7 +111,7 @@ class Recorded(msgspec.Struct, frozen=True, kw_only=True):
     """A committed record is here, whole."""
 
     listener: Listener
-    record: Record
+    heard: Heard
 
 
 class Unheard(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ A listener is in no group. Whatever becomes of it, a step neither waits for it n
 """
 
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
@@ -53,3 +54,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     switch: Version | None = None
     """The planned roster that its members went on under."""
     lane: Lane | None = None
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed record that is whole here."""
+
+    record: Record
+    gradient: Any
+    """The shell's own; here it is only handed on."""

@@ -7,7 +7,7 @@ may a roster with it be formed. Attendance owns one of these per try and asks it
 
 from collections import deque
 
-from regrow.core.listener import Lane, Listener, Record
+from regrow.core.listener import Heard, Listener
 from regrow.core.roster import Member, Roster
 
 
@@ -21,7 +21,7 @@ class Listening:
         self.snapshot: int | None = None
         """The step of the snapshot, once every peer has taken it."""
         self.is_loaded = False
-        self.records: deque[Record] = deque()
+        self.records: deque[Heard] = deque()
         """Those not committed here yet, the next one first."""
 
     @property
@@ -31,7 +31,3 @@ class Listening:
     def goes_on_with(self, roster: Roster) -> bool:
         """Are all its peers still members, and do all of them feed it?"""
         return self.snapshot is not None and all(roster.seat(peer) is not None for peer in self.donors)
-
-    def to_audit(self) -> Lane | None:
-        """The lane to compute again in the step of the record in hand."""
-        return self.records[0].lane if self.records else None

@@ -16,7 +16,7 @@ from regrow.core.events import (
     Unheard,
 )
 from regrow.core.hearing import Hearing
-from regrow.core.listener import Feed, Listener, Record
+from regrow.core.listener import Feed, Heard, Listener, Record
 from regrow.core.roster import Member
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class _Try:
         self.hearing = Hearing(effect.roster.members)
         self.lines: dict[Member, _Line] = {}
         self.open = True
-        self.unread = 0
+        self.gradients: dict[int, int] = {}
+        """Of the records that are not whole yet, by step."""
 
 
 class Feeds:
@@ -66,7 +67,6 @@ class Feeds:
             self._world.timeline.after(delay_s, process, self._reach, tried, member)
 
     def hush(self, process: "Process") -> None:
-        process.heard.clear()
         for tried in [t for t in self._tries.values() if t.process is process and t.open]:
             self._end(tried)
 
@@ -163,14 +163,15 @@ class Feeds:
 
     def _part(self, tried: _Try, line: _Line, record: Record, gradient: int) -> None:
         whole = tried.hearing.part(line.peer.member, record)
-        tried.process.heard[record.step] = gradient
+        tried.gradients[record.step] = gradient
         for each in whole:
             unread = len(tried.process.attendance.listening.records) if tried.process.attendance.listening else 0
             if unread >= self._room:
                 self._end(tried)
                 tried.process.feed(Overran(listener=tried.listener, why=f"{unread} records wait"))
                 return
-            tried.process.feed(Recorded(listener=tried.listener, record=each))
+            heard = Heard(record=each, gradient=tried.gradients.pop(each.step))
+            tried.process.feed(Recorded(listener=tried.listener, heard=heard))
 
     def _break(self, tried: _Try, line: _Line) -> None:
         line.open = False

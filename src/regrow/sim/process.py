@@ -72,8 +72,6 @@ class Process:
         """Members that held state in the newest resolve table it saw."""
         self.is_faulty = False
         """Its memory will flip a bit of the next result."""
-        self.heard: dict[int, int] = {}
-        """Gradients of records that are not committed here yet, by step."""
         self.parted: str | None = None
         """How it left: "well", or the fault."""
 
@@ -261,7 +259,7 @@ class Process:
 
     def _commit(self, effect: Commit) -> None:
         if effect.by == "record":
-            self.keep_result(effect.step, effect.attempt, self.heard.pop(effect.step))
+            self.keep_result(effect.step, effect.attempt, effect.gradient)
         result, self.result = self.result, None
         is_alone = self.witnesses == 1 if effect.by == "resolve" else len(effect.holdings) == 1
         if result is None or result[:2] != (effect.step, effect.attempt):
