@@ -129,9 +129,8 @@ class Attendance:
         """The others have gone on under a planned roster without this member."""
         self.listening: Listening | None = None
         self._tries = 0
-        self._is_audited = False
-        self._caught_up = False
-        self._auditing: Heard | None = None
+        self._overflowed: Overflowed | None = None
+        self._auditing: tuple[Listening, Heard] | None = None
         """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
         self._attached: dict[int, Listener] = {}
         """Listeners that have a line to us and are not fed yet."""
@@ -183,7 +182,7 @@ class Attendance:
             case LaneDone(lane=lane, digest=digest):
                 self._free()
                 if self._auditing is not None:
-                    return self._audited(self._auditing, digest)
+                    return self._audited(*self._auditing, digest)
                 if digest is not None:
                     self._lane = Lane(lane=lane, digest=digest)
                 return self._keep(lane) + self._settle()
@@ -264,7 +263,7 @@ class Attendance:
         if seat.founder:
             self.holds_state = True
         hush: list[Effect] = [Hush()] if self.listening is not None else []
-        self.listening, self._caught_up = None, False
+        self.listening = self._overflowed = None
         return [Abort(below=roster.version), *hush, Form(roster=roster)]
 
     def _goes_beside(self, roster: Roster) -> bool:
@@ -531,24 +530,25 @@ class Attendance:
     def _listen_told(self, roster: Roster) -> list[Effect]:
         if self.holds_state or self.task is Task.GONE or (self.roster is not None and self.roster.base is None):
             return []
+        if self._overflowed is not None:
+            return [Tell(message=self._overflowed)]
         if self.listening is not None and self.listening.goes_on_with(roster):
             caught_up = CaughtUp(member=self.me, step=self.step)
-            return [Tell(message=caught_up)] if self._caught_up else []
+            return [Tell(message=caught_up)] if self.listening.has_caught_up else []
         return self._hear(roster) + self._settle()
 
     def _hear(self, roster: Roster) -> list[Effect]:
         effects: list[Effect] = []
-        if self._caught_up:
+        if self.listening is not None and self.listening.has_caught_up:
             effects.append(Tell(message=CaughtUp(member=self.me, step=None)))
         self._tries += 1
-        self._caught_up = self._is_audited = False
         self.listening = Listening(Listener(self.me, self._tries), roster)
         return [*effects, Hear(listener=self.listening.listener, roster=roster)]
 
     def _unheard(self, listener: Listener) -> list[Effect]:
         if self.listening is None or listener != self.listening.listener:
             return []
-        if self._is_audited and self.roster is not None:
+        if self.listening.is_audited and self.roster is not None:
             # The members may have entered the roster that counts on this joiner, by a record that it has not got.
             self.listening = None
             return [Hush(), *self._complain(self.roster.version, "a line to a peer was lost before the roster was entered")]
@@ -557,8 +557,8 @@ class Attendance:
     def _overran(self, listener: Listener, why: str) -> list[Effect]:
         if self.listening is None or listener != self.listening.listener:
             return []
-        self.listening = None
-        return [Hush(), Tell(message=Overflowed(member=self.me, why=why))]
+        self.listening, self._overflowed = None, Overflowed(member=self.me, why=why)
+        return [Hush(), Tell(message=self._overflowed)]
 
     def _listen(self, listening: Listening) -> list[Effect]:
         """The next thing for the idle training thread of a listener."""
@@ -567,21 +567,21 @@ class Attendance:
         if not listening.is_loaded:
             return self._ask(Load(listener=listening.listener, step=listening.snapshot, donors=listening.donors))
         if not listening.records:
-            if self._caught_up:
+            if listening.has_caught_up:
                 return []
-            self._caught_up = True
+            listening.has_caught_up = True
             return [Tell(message=CaughtUp(member=self.me, step=self.step))]
         heard = listening.records.popleft()
         record = heard.record
         if record.step != self.step:
             raise Invariant(f"{self.me} is at step {self.step}, but the next record is of step {record.step}")
-        if self._is_audited or record.lane is None:
+        if listening.is_audited or record.lane is None:
             return self._replay(heard)
-        self._auditing = heard
+        self._auditing = listening, heard
         self.task = Task.LANE
         return [Compute(step=self.step, lane=record.lane.lane, digests=True, is_audit=True)]
 
-    def _audited(self, heard: Heard, digest: int | None) -> list[Effect]:
+    def _audited(self, listening: Listening, heard: Heard, digest: int | None) -> list[Effect]:
         record, self._auditing = heard.record, None
         assert record.lane is not None
         if digest != record.lane.digest:
@@ -591,13 +591,15 @@ class Attendance:
                 "the job. This host computes other bits: compare its software and hardware with the others'"
             )
             return [Hush(), Leave(why=why, fault="refused")]
-        self._is_audited = self.listening is not None
+        listening.is_audited = True
         return self._form_planned() + self._replay(heard)
 
     def _form_planned(self) -> list[Effect]:
         """A joiner forms the roster that counts on it once it has passed its audit: before that nobody can enter it."""
-        planned = self.roster is not None and self.roster.base is not None
-        return [Form(roster=self.roster)] if self.roster is not None and planned and self._is_audited else []
+        roster, listening = self.roster, self.listening
+        if roster is None or roster.base is None or listening is None or not listening.is_audited:
+            return []
+        return [Form(roster=roster)]
 
     def _replay(self, heard: Heard) -> list[Effect]:
         record = heard.record

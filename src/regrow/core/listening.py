@@ -21,6 +21,8 @@ class Listening:
         self.snapshot: int | None = None
         """The step of the snapshot, once every peer has taken it."""
         self.is_loaded = False
+        self.has_caught_up = False
+        self.is_audited = False
         self.records: deque[Heard] = deque()
         """Those not committed here yet, the next one first."""
 

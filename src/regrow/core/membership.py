@@ -246,6 +246,9 @@ class Membership:
                 return self._admit(f"caught-up-{member}")
             case Overflowed(why=why):
                 presence.overflowed = why
+                if self._sits(member):
+                    # The others may have entered the roster that counts on it, by a record that it has dropped.
+                    return self._issue(f"overflowed-{member}", f"{member} cannot keep up: {why}")
                 return self._admit(f"overflowed-{member}")
             case Released(version=version):
                 presence.is_released = True
@@ -541,6 +544,8 @@ class Membership:
             # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
             return self._make({*roster.members, *urgent}, cause, f"{_names(urgent)} joined, and the others wait for it")
         ready = [m for m, p in waiting.items() if p.has_caught_up]
+        if ready and self._complained_s is not None:
+            return []  # no boundary of a broken roster passes: its successor comes first
         if ready:
             return self._make({*roster.members, *ready}, cause, f"{_names(ready)} joined", base=roster)
         told: list[MembershipEffect] = []
