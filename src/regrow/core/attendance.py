@@ -565,7 +565,14 @@ class Attendance:
         if listening.snapshot is None:
             return []
         if not listening.is_loaded:
-            return self._ask(Load(listener=listening.listener, step=listening.snapshot, donors=listening.donors))
+            return self._ask(
+                Load(
+                    version=listening.roster.version,
+                    listener=listening.listener,
+                    step=listening.snapshot,
+                    donors=listening.donors,
+                )
+            )
         if not listening.records:
             if listening.has_caught_up:
                 return []

@@ -600,6 +600,9 @@ class Membership:
         self._complained_s = None
         version = Version(self._term, self._n)
         seats = {member: self._seat_of(member) for member in members}
+        if base is not None:
+            new = {m: msgspec.structs.replace(seat, is_new=True) for m, seat in seats.items() if base.seat(m) is None}
+            seats |= new
         told = {*members, *(base.members if base is not None else ())}
         self._base = base
         assert self._lanes is not None, "the first member to join says how many lanes there are"

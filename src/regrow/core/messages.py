@@ -297,6 +297,8 @@ class Ask(_Message, frozen=True, kw_only=True):
     member: Member
     version: Version
     step: int
+    listener: Listener | None = None
+    """Of the snapshot that was taken for it."""
 
 
 class Offer(_Message, frozen=True, kw_only=True):
@@ -329,6 +331,8 @@ class Part(_Message, frozen=True, kw_only=True):
     """One part of a committed record. So many raw bytes follow, which belong at this place of the gradient."""
 
     record: Record
+    total_bytes: int
+    """Of the whole gradient."""
     start: int
     size_bytes: int
     tail: bytes = b""

@@ -53,6 +53,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     lanes: tuple[int, ...]
     spectates: bool = False
     """It has no place among those who compute, and stays in step with them."""
+    is_new: bool = False
+    """Of a planned roster: it has no seat in the base, and forms this one once it can enter it."""
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,6 +128,7 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint
     founder: bool
     spectates: bool = False
+    is_new: bool = False
 
 
 def compose(version: Version, present: dict[Member, Present], lanes: int, floor: int, cause: str) -> Roster:
@@ -143,6 +146,7 @@ def compose(version: Version, present: dict[Member, Present], lanes: int, floor:
             founder=present[member].founder,
             lanes=tuple(dealt.get(member, ())),
             spectates=member not in dealt,
+            is_new=present[member].is_new,
         )
         for member in members
     )

@@ -8,7 +8,7 @@ thread empties in `advance`: everything inside Regrow is done there, and what be
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -23,22 +23,43 @@ from regrow.core.effects import (
     Exchange,
     Fetch,
     Form,
+    Hear,
+    Hush,
     Leave,
+    Load,
     Merge,
     Reduce,
     Serve,
+    Snap,
     Tell,
     Work,
 )
 from regrow.core.errors import PeerError
-from regrow.core.events import Bounded, Broken, Event, Exchanged, Fetched, Reduced, RosterPushed, Served, StopAsked
+from regrow.core.events import (
+    Bounded,
+    Broken,
+    Event,
+    Exchanged,
+    Fetched,
+    ListenTold,
+    Loaded,
+    LoadFailed,
+    Reduced,
+    RosterPushed,
+    Served,
+    StopAsked,
+)
 from regrow.core.lanes import Cell
+from regrow.core.listener import Feed, Record
+from regrow.core.messages import Part
 from regrow.core.progress import Phase
 from regrow.core.records import Fact, GroupsBroke, RosterAdopted, RosterReceived, StateFetched, StateServed
 from regrow.core.resolve import Manifest, Statement
-from regrow.core.roster import Roster
+from regrow.core.roster import Member, Roster
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
+from regrow.state.gradient import Gradient
+from regrow.state.record import cut, summary
 from regrow.worker.audit import Audit
 from regrow.worker.link import Link
 from regrow.worker.partials import Partials
@@ -84,7 +105,7 @@ class Driver:
             events = deque([event])
             while events:
                 for effect in self.attendance.handle(events.popleft()):
-                    if isinstance(effect, Abort | Form | Tell):
+                    if isinstance(effect, Abort | Form | Tell | Hear | Hush):
                         events.extend(self.link.perform(effect))
                     else:
                         self._hand(effect)
@@ -97,6 +118,9 @@ class Driver:
         if roster.version > self.attendance.seen:
             self._note(RosterReceived(version=roster.version, cause=roster.cause))
         self.tell(RosterPushed(roster=roster))
+
+    def listen_told(self, roster: Roster) -> None:
+        self.tell(ListenTold(roster=roster))
 
     def stop_asked(self) -> None:
         self.tell(StopAsked())
@@ -142,6 +166,10 @@ class Driver:
                 self.stamp.enter(Phase.MERGE)
                 self.partials.merge(parent)
                 self.stamp.enter(Phase.TURN)
+            case Snap():
+                self._snap(work)
+            case Load():
+                self.tell(self._load(work))
             case Exchange() | Fetch() | Serve() | Reduce() | Bound():
                 try:
                     answer = self._answer(work)
@@ -237,6 +265,61 @@ class Driver:
         )
         return Fetched(version=work.version)
 
+    def _snap(self, work: Snap) -> None:
+        self.stamp.enter(Phase.HEAL, work.step)
+        offer, tensors = self.replica.snapshot(work.step)
+        self.link.snap(work, offer, tensors)
+        self.stamp.enter(Phase.TURN)
+        self._note(StateServed(version=self.attendance.entered, step=work.step, joiners=_members(work.feeds)))
+        faultpoint("snapped", step=work.step)
+
+    def _load(self, work: Load) -> Event:
+        faultpoint("load", step=work.step)
+        try:
+            with waiting(self.stamp, Phase.FETCH, Phase.HEAL, work.step):
+                received = self.link.load(work)
+        except PeerError as error:
+            return LoadFailed(listener=work.listener, why=str(error))
+        self.replica.take(received)
+        self.stamp.enter(Phase.TURN)
+        faultpoint("loaded", step=work.step)
+        self._note(
+            StateFetched(
+                version=work.version,
+                step=work.step,
+                donor=work.donors[0],
+                size_bytes=received.size_bytes,
+                digest=received.offer.digest,
+            )
+        )
+        return Loaded(listener=work.listener)
+
+    def take_in(self, commit: Commit) -> None:
+        """The result of a record is the step's."""
+        gradient = commit.gradient
+        self.partials.take_in(gradient.data, gradient.summary, commit.digest)
+        gradient.release()
+
+    def feed(self, commit: Commit, result: Gradient) -> None:
+        """Before the user's code sees the result: it may do with it what it likes."""
+        if not commit.feeds:
+            return
+        record = Record(
+            step=commit.step,
+            attempt=commit.attempt,
+            digest=commit.digest,
+            holdings=commit.holdings,
+            last=commit.last,
+            switch=commit.switch,
+            lane=commit.lane,
+        )
+        total_bytes = result.buffer.numel()
+        for feed in commit.feeds:
+            start, stop = cut(total_bytes, feed.index, feed.count)
+            tail = summary(result) if feed.index == 0 else b""
+            part = Part(record=record, total_bytes=total_bytes, start=start, size_bytes=stop - start, tail=tail)
+            self.link.feed(feed.listener, part, result.buffer[start:stop].to("cpu", copy=True))
+
     def _serve(self, work: Serve) -> Event:
         faultpoint("serve", step=work.step, roster=work.version.n)
         self.stamp.enter(Phase.HEAL, work.step)
@@ -245,3 +328,7 @@ class Driver:
             self.link.serve(work, offer, views)
         self._note(StateServed(version=work.version, step=work.step, joiners=work.joiners))
         return Served(version=work.version)
+
+
+def _members(feeds: Iterable[Feed]) -> tuple[Member, ...]:
+    return tuple(sorted(feed.listener.member for feed in feeds))

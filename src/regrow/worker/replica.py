@@ -40,6 +40,11 @@ class Replica:
         )
         return offer, views
 
+    def snapshot(self, step: int) -> tuple[Offer, list[torch.Tensor]]:
+        """A copy of the state: it may change meanwhile."""
+        offer, _ = self.offer(step)
+        return offer, [tensor.clone() for tensor in self._offered]
+
     def take(self, received: Received) -> None:
         difference = first_difference(self.structure, received.offer.structure)
         if difference is not None:

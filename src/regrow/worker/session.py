@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from regrow.collectives.line import Line
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Ask, Beat, FromMember, Join, Meet, Push, Refuse, Stop
+from regrow.core.messages import Ask, Attend, Beat, FromMember, Join, Listen, Meet, Push, Refuse, Stop
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -23,6 +23,7 @@ from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.wire.tcp import Connection, connect, listen
+from regrow.worker.feeds import Feeds
 from regrow.worker.healing import Donor
 from regrow.worker.meetings import Meetings
 
@@ -53,6 +54,7 @@ class Inbox(Protocol):
     """Who is told what the coordinator says. Called on the session thread; must not block."""
 
     def pushed(self, roster: Roster) -> None: ...
+    def listen_told(self, roster: Roster) -> None: ...
     def stop_asked(self) -> None: ...
     def refused(self, why: str, is_lost: bool) -> None: ...
 
@@ -72,6 +74,8 @@ class Session:
         self._connection: Connection | None = None
         self.meetings = Meetings()
         self.donor = Donor()
+        self.feeds: Feeds | None = None
+        self._loading: concurrent.futures.Future[Any] | None = None
         self._waits: dict[Version, concurrent.futures.Future[Any]] = {}
 
     def open(self) -> Endpoint:
@@ -118,6 +122,18 @@ class Session:
             raise PeerError(f"roster {version} is over") from error
         finally:
             self._waits.pop(version, None)
+
+    def wait_loading(self, work: Coroutine[Any, Any, T]) -> T:
+        """As wait_called, but PeerError once `give_up_load` was called."""
+        self._loading = future = self._calling(work)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise PeerError("the try to listen is over") from error
+
+    def give_up_load(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
 
     def _calling(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         count = self._stamp.count
@@ -197,6 +213,8 @@ class Session:
         match message:
             case Push(roster=roster):
                 inbox.pushed(roster)
+            case Listen(roster=roster):
+                inbox.listen_told(roster)
             case Stop():
                 inbox.stop_asked()
             case Refuse(why=why, is_lost=is_lost):
@@ -229,7 +247,7 @@ class Session:
         self._loop.call_later(_PULSE_S, self._pulse)
 
     async def _peer(self, connection: Connection) -> None:
-        """Another member: it comes to a formation, or asks for state."""
+        """Another worker: it comes to a formation, asks for state, or wants to be fed."""
         while True:
             message = await connection.receive()
             match message:
@@ -244,6 +262,8 @@ class Session:
                     return
                 case Ask():
                     await self.donor.answer(connection, message)
+                case Attend(listener=listener) if self.feeds is not None and str(listener.member) == connection.name:
+                    await self.feeds.attend(connection, listener)
                 case _:
                     self._refuse(connection.name, f"sent {type(message).__name__}")
                     return

@@ -1,13 +1,15 @@
 """The link of a job of one: `python train.py`. The same Attendance, with a roster of one that is always formed."""
 
 import msgspec
+import torch
 
 from regrow.collectives.group import Group, Solo
-from regrow.core.effects import Fetch, Form, Immediate, Serve
+from regrow.core.effects import Fetch, Form, Immediate, Load, Serve, Snap
 from regrow.core.errors import Invariant
 from regrow.core.events import Event, Formed, RosterPushed
 from regrow.core.lanes import Cell
-from regrow.core.messages import Offer
+from regrow.core.listener import Listener
+from regrow.core.messages import Offer, Part
 from regrow.core.roster import Endpoint, Member, Present, Version, compose
 from regrow.worker.healing import Received
 
@@ -34,3 +36,12 @@ class SoloLink:
 
     def fetch(self, effect: Fetch) -> Received:
         raise Invariant("a job of one has nobody to fetch from")
+
+    def snap(self, effect: Snap, offer: Offer, tensors: list[torch.Tensor]) -> None:
+        raise Invariant("nobody listens to a job of one")
+
+    def load(self, effect: Load) -> Received:
+        raise Invariant("a job of one has nobody to load from")
+
+    def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
+        raise Invariant("nobody listens to a job of one")

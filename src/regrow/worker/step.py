@@ -13,7 +13,7 @@ import torch
 from regrow.core.effects import Commit, Compute, Leave, Reduce
 from regrow.core.errors import ConfigError
 from regrow.core.events import LaneDone
-from regrow.core.lanes import lanes_in
+from regrow.core.lanes import lanes_in, leaf
 from regrow.core.order import commit_seed, microbatch_seed
 from regrow.core.progress import Phase
 from regrow.core.records import Committed, Fact, LaneComputed
@@ -39,9 +39,6 @@ class Microbatch(Enum):
 class Step:
     """What the outer loop yields."""
 
-    live = True
-    """False while a joiner replays steps that were committed without it."""
-
     def __init__(
         self,
         first: Compute | Commit | Reduce,
@@ -54,6 +51,10 @@ class Step:
         fail: Callable[[Leave], NoReturn],
     ) -> None:
         self.index = first.step
+        self.live = not (
+            first.by == "record" if isinstance(first, Commit) else isinstance(first, Compute) and first.is_audit
+        )
+        """False while a joiner replays steps that were committed without it."""
         self.loss: float = float("nan")
         """The weighted mean over the step's microbatches: the same on every replica. Known after the inner loop."""
         self.reporter = False
@@ -155,9 +156,13 @@ class Step:
         partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane(), self._data.end_lane(lane)))
         self._lane = None
         stamp.enter(Phase.TURN)
-        self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
-        faultpoint("lane", step=self.index, lane=lane)
-        self._driver.tell(LaneDone(lane=lane))
+        digest = partials.digest(lane) if work.digests else None
+        if work.is_audit:
+            partials.drop([leaf(lane)])
+        else:
+            self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
+        faultpoint("audited" if work.is_audit else "lane", step=self.index, lane=lane)
+        self._driver.tell(LaneDone(lane=lane, digest=digest))
 
     def _close(self) -> None:
         if self._microbatch is Microbatch.OPEN:
@@ -178,7 +183,10 @@ class Step:
     def _commit(self, commit: Commit) -> None:
         self._driver.stamp.enter(Phase.COMMIT, self.index)
         self._guard.check(self.index)
+        if commit.by == "record":
+            self._driver.take_in(commit)
         result = self._driver.partials.publish()
+        self._driver.feed(commit, result)
         self._buffers.commit(result.byproducts, self.index)
         self._data.commit(result.byproducts.positions)
         self.metrics.agree(result.byproducts.metrics)
