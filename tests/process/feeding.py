@@ -143,7 +143,7 @@ def main() -> None:
         optimizer.zero_grad()
         while args.wait_for and step.index == 3 and not args.wait_for.exists():
             time.sleep(0.005)
-        if args.hold and step.index >= 6:
+        if args.hold and step.live and step.index >= 6:
             wait_for_strength(args.hold, step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)

@@ -306,7 +306,7 @@ def main() -> None:
                 optimizer.step()
         for optimizer in style.optimizers:
             optimizer.zero_grad()
-        if args.hold and step.index >= 6:
+        if args.hold and step.live and step.index >= 6:
             wait_for_strength(args.hold, step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss} {dict(step.metrics)}", flush=True)

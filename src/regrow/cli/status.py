@@ -20,6 +20,7 @@ from regrow.core.records import (
     Line,
     RestartPlanned,
     RosterAdopted,
+    SnapshotLoaded,
     StateFetched,
     WorkerExited,
     WorkerStarted,
@@ -213,7 +214,7 @@ def _step(run_dir: RunDir, member: Member) -> int | None:
         match line.what:
             case Committed(step=step):
                 return step + 1
-            case RosterAdopted(step=step) | StateFetched(step=step) | Departed(step=step):
+            case RosterAdopted(step=step) | StateFetched(step=step) | SnapshotLoaded(step=step) | Departed(step=step):
                 return step
     return None
 

@@ -489,7 +489,7 @@ class Attendance:
         raise AssertionError("unreachable")
 
     def _switch(self, version: Version) -> list[Effect]:
-        """Everybody is ready for the planned roster: go on under it. All hold the same state, and nothing of the next step."""
+        """Everybody is ready for the planned roster, holds the same state, and nothing of the next step: go on under it."""
         roster = self.next
         if roster is None or roster.version != version:
             return []  # a newer roster came meanwhile: its resolve finds those who went on, and those who did not
@@ -565,14 +565,7 @@ class Attendance:
         if listening.snapshot is None:
             return []
         if not listening.is_loaded:
-            return self._ask(
-                Load(
-                    version=listening.roster.version,
-                    listener=listening.listener,
-                    step=listening.snapshot,
-                    donors=listening.donors,
-                )
-            )
+            return self._ask(Load(listener=listening.listener, step=listening.snapshot, donors=listening.donors))
         if not listening.records:
             if listening.has_caught_up:
                 return []
@@ -594,8 +587,8 @@ class Attendance:
         if digest != record.lane.digest:
             self.task = Task.GONE
             why = (
-                f"the admission audit failed: lane {record.lane.lane} of step {record.step} has another gradient here than in "
-                "the job. This host computes other bits: compare its software and hardware with the others'"
+                f"the admission audit failed: lane {record.lane.lane} of step {record.step} has another gradient here than "
+                "in the job. This host computes other bits: compare its software and hardware with the others'"
             )
             return [Hush(), Leave(why=why, fault="refused")]
         listening.is_audited = True

@@ -22,6 +22,7 @@ from regrow.core.records import (
     RestartPlanned,
     RosterAdopted,
     RosterMade,
+    SnapshotLoaded,
     StateFetched,
     WorkerExited,
     WorkerHung,
@@ -103,6 +104,8 @@ class Chronicle:
                 life.fetched[version] = line.what
                 life.entered[version] = line
                 life.step = step
+            case SnapshotLoaded(step=step):
+                life.step = step
             case LaneComputed(step=step, lane=lane):
                 life.computed.append((acting, step, lane))
                 life.progress_ns.append(line.ns)
@@ -144,10 +147,11 @@ class Chronicle:
                 self.ended, self.end = line, line.what
 
     def _holds_state(self, who: str, version: Version) -> bool:
-        """When it adopted this roster: as a founder, or healed before."""
-        if any(str(member) == who for member in self._founders):
+        """When it adopted this roster: as a founder, healed before, or come in by a planned one."""
+        if any(str(member) == who for member in self._founders) or who in self.incomplete:
             return True
-        return any(fetched <= version for fetched in self.lives[who].fetched) or who in self.incomplete
+        life, planned = self.lives[who], {made.roster.version for made in self.rosters if made.roster.base is not None}
+        return any(found <= version for found in [*life.fetched, *(life.adopted.keys() & planned)])
 
     def life(self, member: Member) -> Life | None:
         return self.lives.get(str(member))

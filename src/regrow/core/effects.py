@@ -107,8 +107,6 @@ class Snap(msgspec.Struct, frozen=True, kw_only=True):
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """Load the snapshot of this step from these peers. Answered by Loaded or LoadFailed."""
 
-    version: Version
-    """Of the roster that its members sit in."""
     listener: Listener
     step: int
     donors: tuple[Member, ...]

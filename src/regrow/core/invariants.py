@@ -26,6 +26,7 @@ from regrow.core.records import (
     RosterAdopted,
     RosterMade,
     RosterReceived,
+    SnapshotLoaded,
     StateFetched,
     WorkerRaised,
 )
@@ -78,7 +79,7 @@ class Ledger:
                 life.received = version
             case RosterAdopted():
                 return self._adopted(who, fact)
-            case StateFetched(step=step):
+            case StateFetched(step=step) | SnapshotLoaded(step=step):
                 self._life(who).next_step = step
             case LaneComputed():
                 return self._computed(who, fact)

@@ -10,8 +10,8 @@ Rules (docs/protocol.md, invariants M1 to M7):
   incarnation.
 - A joiner listens until it has caught up, and is seated by a planned roster, once every member has entered the current one:
   one change is digested before the next. One that cannot keep up, or that the members wait for, is seated at once.
-- While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is answered
-  by a roster of both.
+- While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is
+  answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights.
 - A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
@@ -620,7 +620,7 @@ class Membership:
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
 
     def _listens(self, members: Iterable[Member]) -> list[MembershipEffect]:
-        """Those among them that listen until they enter the planned roster: to its base, whomever they listened to so far."""
+        """Those among them that listen until they enter the planned roster: to its base, whomever they listened to before."""
         base = self._base
         if base is None:
             return []

@@ -8,6 +8,7 @@ import msgspec
 
 from regrow.core.errands import Errand
 from regrow.core.lanes import Cell, Node
+from regrow.core.listener import Listener
 from regrow.core.memory import Memory
 from regrow.core.progress import Place
 from regrow.core.roster import Halt, Member, Suspect, Version
@@ -191,6 +192,43 @@ class StateServed(_Fact, frozen=True, kw_only=True):
     joiners: tuple[Member, ...]
 
 
+class ListenerAttached(_Fact, frozen=True, kw_only=True):
+    """A joiner has a line to this member, and wants to be fed."""
+
+    listener: Listener
+
+
+class ListenerFed(_Fact, frozen=True, kw_only=True):
+    """A snapshot of this step was taken for it, and every record from there on is sent."""
+
+    listener: Listener
+    step: int
+
+
+class ListenFailed(_Fact, frozen=True, kw_only=True):
+    """A try of this joiner to listen is over; it tries again, or is seated as it is."""
+
+    listener: Listener
+    why: str
+
+
+class SnapshotLoaded(_Fact, frozen=True, kw_only=True):
+    """What a joiner holds from here on: the state of this step, as these members had it."""
+
+    listener: Listener
+    step: int
+    donors: tuple[Member, ...]
+    size_bytes: int
+    digest: str
+
+
+class Audited(_Fact, frozen=True, kw_only=True):
+    """A joiner has come to the same gradient of this lane as the member that computed it."""
+
+    step: int
+    lane: int
+
+
 class Departed(_Fact, frozen=True, kw_only=True):
     """Takes no further part. `digest` is that of the tracked state, when the job ended as planned."""
 
@@ -249,6 +287,11 @@ Fact = (
     | Committed
     | StateFetched
     | StateServed
+    | ListenerAttached
+    | ListenerFed
+    | ListenFailed
+    | SnapshotLoaded
+    | Audited
     | Departed
     | DataWorkerReplaced
     | Refused

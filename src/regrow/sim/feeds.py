@@ -17,6 +17,7 @@ from regrow.core.events import (
 )
 from regrow.core.hearing import Hearing
 from regrow.core.listener import Feed, Heard, Listener, Record
+from regrow.core.records import SnapshotLoaded
 from regrow.core.roster import Member
 
 if TYPE_CHECKING:
@@ -85,7 +86,9 @@ class Feeds:
         step, state = line.snapshot
         if step != effect.step:
             self._world.referee.fail("donor-step", f"{process.name} wants step {effect.step}, was offered {step}")
-        process.load(state, tried.roster.version, step, line.peer.member)
+        donors = tuple(line.peer.member for line in lines)
+        fact = SnapshotLoaded(listener=effect.listener, step=step, donors=donors, size_bytes=8, digest=str(state))
+        process.load(state, step, fact)
         process.answer(Loaded(listener=effect.listener))
 
     def _reach(self, tried: _Try, member: Member) -> None:

@@ -32,7 +32,15 @@ from regrow.core.errors import Invariant
 from regrow.core.events import Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
 from regrow.core.lanes import Cell, Node, children, leaf
 from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, ToMember
-from regrow.core.records import Committed, Departed, LaneComputed, RosterAdopted, RosterReceived, StateFetched
+from regrow.core.records import (
+    Committed,
+    Departed,
+    LaneComputed,
+    RosterAdopted,
+    RosterReceived,
+    SnapshotLoaded,
+    StateFetched,
+)
 from regrow.core.roster import Member, Version
 from regrow.sim import mathematics
 from regrow.sim.groups import Group
@@ -289,10 +297,9 @@ class Process:
         self.world.referee.state(self, step + 1)
         self.answer(StepEntered())
 
-    def load(self, value: int | None, version: Version, step: int, donor: Member) -> None:
+    def load(self, value: int | None, step: int, fact: StateFetched | SnapshotLoaded) -> None:
         self.state = value
         self.partials.clear()
-        fact = StateFetched(version=version, step=step, donor=donor, size_bytes=8, digest=str(value))
         self.world.referee.fact(self.name, fact)
         self.world.referee.state(self, step)
 

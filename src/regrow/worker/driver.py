@@ -8,7 +8,7 @@ thread empties in `advance`: everything inside Regrow is done there, and what be
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
@@ -44,18 +44,30 @@ from regrow.core.events import (
     ListenTold,
     Loaded,
     LoadFailed,
+    Overran,
     Reduced,
     RosterPushed,
     Served,
     StopAsked,
+    Unheard,
 )
 from regrow.core.lanes import Cell
-from regrow.core.listener import Feed, Record
+from regrow.core.listener import Record
 from regrow.core.messages import Part
 from regrow.core.progress import Phase
-from regrow.core.records import Fact, GroupsBroke, RosterAdopted, RosterReceived, StateFetched, StateServed
+from regrow.core.records import (
+    Fact,
+    GroupsBroke,
+    ListenerFed,
+    ListenFailed,
+    RosterAdopted,
+    RosterReceived,
+    SnapshotLoaded,
+    StateFetched,
+    StateServed,
+)
 from regrow.core.resolve import Manifest, Statement
-from regrow.core.roster import Member, Roster
+from regrow.core.roster import Roster
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
@@ -101,6 +113,8 @@ class Driver:
     # Any thread
 
     def tell(self, event: Event) -> None:
+        if isinstance(event, Unheard | LoadFailed | Overran):
+            self._note(ListenFailed(listener=event.listener, why=event.why))
         with self._lock:
             events = deque([event])
             while events:
@@ -270,7 +284,8 @@ class Driver:
         offer, tensors = self.replica.snapshot(work.step)
         self.link.snap(work, offer, tensors)
         self.stamp.enter(Phase.TURN)
-        self._note(StateServed(version=self.attendance.entered, step=work.step, joiners=_members(work.feeds)))
+        for feed in work.feeds:
+            self._note(ListenerFed(listener=feed.listener, step=work.step))
         faultpoint("snapped", step=work.step)
 
     def _load(self, work: Load) -> Event:
@@ -284,10 +299,10 @@ class Driver:
         self.stamp.enter(Phase.TURN)
         faultpoint("loaded", step=work.step)
         self._note(
-            StateFetched(
-                version=work.version,
+            SnapshotLoaded(
+                listener=work.listener,
                 step=work.step,
-                donor=work.donors[0],
+                donors=work.donors,
                 size_bytes=received.size_bytes,
                 digest=received.offer.digest,
             )
@@ -328,7 +343,3 @@ class Driver:
             self.link.serve(work, offer, views)
         self._note(StateServed(version=work.version, step=work.step, joiners=work.joiners))
         return Served(version=work.version)
-
-
-def _members(feeds: Iterable[Feed]) -> tuple[Member, ...]:
-    return tuple(sorted(feed.listener.member for feed in feeds))

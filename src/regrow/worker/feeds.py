@@ -14,6 +14,7 @@ from regrow.core.errors import PeerError
 from regrow.core.events import Event, ListenerCame, ListenerGone
 from regrow.core.listener import Listener
 from regrow.core.messages import Begin, Part, Thanks
+from regrow.core.records import Fact, ListenerAttached
 from regrow.state.memory import bytes_of
 from regrow.wire.tcp import Connection
 
@@ -33,15 +34,23 @@ class _Line:
 class Feeds:
     """`done(listener)` is called once a listener needs its snapshot no longer."""
 
-    def __init__(self, room_bytes: int, notify: Callable[[Event], None], done: Callable[[Listener], None]) -> None:
+    def __init__(
+        self,
+        room_bytes: int,
+        notify: Callable[[Event], None],
+        note: Callable[[Fact], None],
+        done: Callable[[Listener], None],
+    ) -> None:
         self._room_bytes = room_bytes
         self._notify = notify
+        self._note = note
         self._done = done
         self._lines: dict[Listener, _Line] = {}
 
     async def attend(self, connection: Connection, listener: Listener) -> None:
         """Returns when the line is lost."""
         line = self._lines[listener] = _Line(connection)
+        self._note(ListenerAttached(listener=listener))
         self._notify(ListenerCame(listener=listener))
         sending = asyncio.create_task(self._send(line))
         try:

@@ -49,7 +49,7 @@ class Mesh:
         room_bytes = door.join_queue_bytes
         self._ear = Ear(door.token, room_bytes, notify, session.call)
         self._heard: Roster | None = None
-        session.feeds = self._feeds = Feeds(room_bytes, notify, session.donor.drop)
+        session.feeds = self._feeds = Feeds(room_bytes, notify, journal.write, session.donor.drop)
 
     def perform(self, effect: Immediate) -> list[Event]:
         match effect:

@@ -251,7 +251,7 @@ class Session:
         while True:
             message = await connection.receive()
             match message:
-                case Meet(version=version) | Ask(version=version) if self.meetings.is_over(version):
+                case Meet(version=version) | Ask(version=version, listener=None) if self.meetings.is_over(version):
                     self._refuse(connection.name, f"sent {type(message).__name__}, but roster {version} is over")
                     return
                 case Meet(member=member) | Ask(member=member) if str(member) != connection.name:

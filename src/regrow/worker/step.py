@@ -16,7 +16,7 @@ from regrow.core.events import LaneDone
 from regrow.core.lanes import lanes_in, leaf
 from regrow.core.order import commit_seed, microbatch_seed
 from regrow.core.progress import Phase
-from regrow.core.records import Committed, Fact, LaneComputed
+from regrow.core.records import Audited, Committed, Fact, LaneComputed
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.byproducts import Byproducts
 from regrow.worker.buffers import Buffers
@@ -76,6 +76,7 @@ class Step:
         self._first: Compute | Commit | Reduce | None = first
         self._microbatch = Microbatch.NONE
         self._lane: int | None = None
+        self._audited: int | None = None
 
     def __iter__(self) -> Iterator[Any]:
         if self._first is None:
@@ -161,8 +162,9 @@ class Step:
             partials.drop([leaf(lane)])
         else:
             self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
-        faultpoint("audited" if work.is_audit else "lane", step=self.index, lane=lane)
+        faultpoint("audit" if work.is_audit else "lane", step=self.index, lane=lane)
         self._driver.tell(LaneDone(lane=lane, digest=digest))
+        self._audited = lane if work.is_audit else None
 
     def _close(self) -> None:
         if self._microbatch is Microbatch.OPEN:
@@ -185,6 +187,8 @@ class Step:
         self._guard.check(self.index)
         if commit.by == "record":
             self._driver.take_in(commit)
+            if self._audited is not None:
+                self._note(Audited(step=self.index, lane=self._audited))
         result = self._driver.partials.publish()
         self._driver.feed(commit, result)
         self._buffers.commit(result.byproducts, self.index)
