@@ -53,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     membership: MembershipConfig
     audit_every: int
     bucket_bytes: int
+    join_queue_bytes: int
     faults: str
     coordinator: Endpoint | None = None
     """Where a coordinator of its own listens; None for one in this process."""
@@ -244,6 +245,7 @@ class Launcher:
             lanes=self._plan.lanes,
             audit_every=self._plan.audit_every,
             bucket_bytes=self._plan.bucket_bytes,
+            join_queue_bytes=self._plan.join_queue_bytes,
             faults=self._plan.faults,
         )
 

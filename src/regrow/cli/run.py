@@ -161,6 +161,14 @@ _HANGS = HangConfig()
     metavar="MB",
     help="Gradients travel in buckets of at least so much, while the rest is still computed.",
 )
+@click.option(
+    "--join-queue-mb",
+    type=click.FloatRange(min=0),
+    default=1024.0,
+    show_default=True,
+    metavar="MB",
+    help="So much of what was committed may wait for a joiner. One that needs more cannot keep up: the others wait for it.",
+)
 @click.option("--plain", is_flag=True, help="Lines only, also on a terminal. Default there: a live view below them.")
 @click.option("--quiet", is_flag=True, help="Only failures, the end and the script's own output.")
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
@@ -189,6 +197,7 @@ def run(
     poison_after: int,
     audit_every: int,
     bucket_mb: float,
+    join_queue_mb: float,
     plain: bool,
     quiet: bool,
     faults: tuple[str, ...],
@@ -244,6 +253,7 @@ def run(
             ),
             audit_every=audit_every,
             bucket_bytes=max(1, int(bucket_mb * 2**20)),
+            join_queue_bytes=int(join_queue_mb * 2**20),
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
             is_live=terminal.is_screen and os.environ.get("TERM", "dumb") != "dumb" and not (plain or quiet),

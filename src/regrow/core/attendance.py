@@ -81,6 +81,9 @@ from regrow.core.messages import CaughtUp, Complain, Ending, Entered, FromMember
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
+_PATIENCE = 3
+"""So often a joiner is cut off before the others are to wait for it: it may be too slow to be fed."""
+
 Holdings = tuple[tuple[Node, ...], ...]
 
 
@@ -129,6 +132,8 @@ class Attendance:
         """The others have gone on under a planned roster without this member."""
         self.listening: Listening | None = None
         self._tries = 0
+        self._cut_off = 0
+        """Tries that ended after they had begun."""
         self._overflowed: Overflowed | None = None
         self._auditing: tuple[Listening, Heard] | None = None
         """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
@@ -250,7 +255,7 @@ class Attendance:
         seat = roster.seat(self.me)
         if self._goes_beside(roster):
             self.next, self._next_formed = roster, seat is None  # whoever leaves has nothing to form
-            return [Form(roster=roster)] if seat is not None else []
+            return ([Form(roster=roster)] if seat is not None else []) + self._repeat(roster.version)
         self.roster, self.next, self._is_leaving = roster, None, False
         if roster.base is not None and not self.holds_state and seat is not None:
             return self._form_planned()
@@ -532,6 +537,8 @@ class Attendance:
             return []
         if self._overflowed is not None:
             return [Tell(message=self._overflowed)]
+        if self._complaint is not None and self._complaint.version in self._current():
+            return []  # a newer roster is the answer; the complaint is repeated with the push
         if self.listening is not None and self.listening.goes_on_with(roster):
             caught_up = CaughtUp(member=self.me, step=self.step)
             return [Tell(message=caught_up)] if self.listening.has_caught_up else []
@@ -552,6 +559,10 @@ class Attendance:
             # The members may have entered the roster that counts on this joiner, by a record that it has not got.
             self.listening = None
             return [Hush(), *self._complain(self.roster.version, "a line to a peer was lost before the roster was entered")]
+        if self.listening.snapshot is not None:
+            self._cut_off += 1
+        if self._cut_off >= _PATIENCE:
+            return self._overran(listener, f"{self._cut_off} times a member let it go, or a line was lost")
         return self._hear(self.listening.roster)
 
     def _overran(self, listener: Listener, why: str) -> list[Effect]:

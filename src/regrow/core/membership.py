@@ -620,7 +620,7 @@ class Membership:
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
 
     def _listens(self, members: Iterable[Member]) -> list[MembershipEffect]:
-        """Those among them that listen until they enter the planned roster: to its base, whomever they listened to before."""
+        """Those among them that listen until they enter the planned roster: to its base, whomever they heard before."""
         base = self._base
         if base is None:
             return []

@@ -69,6 +69,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     late: Member | None
     """Reports the step that this resolution itself commits, if it commits one."""
     why: str
+    is_planned: bool = False
+    """Entered by the verdict of a boundary, without a table."""
 
     def share(self, member: Member) -> Share:
         return next(share for share in self.shares if share.member == member)
@@ -124,6 +126,7 @@ def begin(roster: Roster, lanes: int, step: int, last: int) -> Resolution:
         reporter=roster.members[0],
         late=None,
         why=f"entered together, from {roster.base}",
+        is_planned=True,
     )
 
 

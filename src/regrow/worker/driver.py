@@ -260,6 +260,8 @@ class Driver:
                 why=resolution.why,
             )
         )
+        if resolution.is_planned:
+            faultpoint("switched", step=resolution.step, roster=resolution.version.n)
 
     def _fetch(self, work: Fetch) -> Event:
         faultpoint("fetch", step=work.step, roster=work.version.n)

@@ -67,7 +67,7 @@ class Feeds:
         if line is None:
             return
         line.waiting_bytes += data.numel()
-        if line.waiting_bytes > self._room_bytes:
+        if line.waiting_bytes > self._room_bytes and not line.items.empty():
             line.connection.abort()
             return
         line.items.put_nowait(_Item(message, data))
