@@ -24,6 +24,7 @@ from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Hun
 from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
+    CaughtUp,
     Complain,
     Contract,
     Ending,
@@ -31,6 +32,8 @@ from regrow.core.messages import (
     FromMember,
     Join,
     Left,
+    Listen,
+    Overflowed,
     Push,
     Raised,
     Refuse,
@@ -149,10 +152,45 @@ def test_a_joiner_waits_until_the_roster_was_entered_by_all() -> None:
     desk.sees_dead(A)
     v2, joiner = desk.machine.version, Member("r0", 1)
     assert rosters(desk.hears(join(joiner), Entered(member=B, version=v2, step=3))) == []
-    (made,) = rosters(desk.hears(Entered(member=C, version=v2, step=3)))
+    (told,) = desk.hears(Entered(member=C, version=v2, step=3))
+    assert isinstance(told, Send) and told.member == joiner
+    assert isinstance(told.message, Listen) and told.message.roster.version == v2
+    (made,) = rosters(desk.hears(CaughtUp(member=joiner, step=4)))
     assert made.members == (joiner, B, C)
     assert made.floor == 3
+    assert made.base == v2, "the others go on under that one until all are ready"
     assert [seat.founder for seat in made.seats] == [False, True, True]
+    assert [seat.is_new for seat in made.seats] == [True, False, False]
+
+
+def test_a_joiner_that_cannot_keep_up_is_seated_at_once() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    joiner = Member("r0", 1)
+    desk.hears(join(joiner), *(Entered(member=m, version=desk.machine.version, step=3) for m in (B, C)))
+    (made,) = rosters(desk.hears(Overflowed(member=joiner, why="too much waits")))
+    assert made.members == (joiner, B, C) and made.base is None
+
+
+def test_a_loss_while_a_planned_roster_is_entered_keeps_everybody_who_may_have_to_testify() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    joiner, base = Member("r0", 1), desk.machine.version
+    desk.hears(join(joiner), *(Entered(member=m, version=base, step=3) for m in (B, C)), CaughtUp(member=joiner, step=4))
+    (made,) = rosters(desk.sees_dead(C))
+    assert made.members == (joiner, B) and made.base is None
+    saved = Desk().founded()
+    saved.sees_dead(A)
+    saved.hears(join(joiner), *(Entered(member=m, version=base, step=3) for m in (B, C)), CaughtUp(member=joiner, step=4))
+    assert saved.saved is not None and saved.saved.base is not None and saved.saved.base.version == base
+
+
+def test_who_listens_and_dies_makes_no_roster() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    joiner = Member("r0", 1)
+    desk.hears(join(joiner), *(Entered(member=m, version=desk.machine.version, step=3) for m in (B, C)))
+    assert rosters(desk.sees_dead(joiner)) == []
 
 
 def test_the_budget_ends_a_replica_then_the_job() -> None:
@@ -241,6 +279,7 @@ def test_the_only_holder_is_not_evicted_for_a_joiner_that_holds_nothing() -> Non
     desk.sees_dead(B)
     joiner = Member("r0", 1)
     desk.hears(join(joiner), Entered(member=C, version=desk.machine.version, step=1))
+    desk.hears(CaughtUp(member=joiner, step=1))
     assert desk.machine.roster is not None
     assert desk.machine.roster.members == (joiner, C)
     assert desk.waits(60, joiner) == []
@@ -282,10 +321,12 @@ def test_the_only_known_holder_of_the_state_is_spared_once_aloud() -> None:
     assert desk.sees_hung(C) == []
     joiner = Member("r1", 1)
     desk.hears(join(joiner), Entered(member=C, version=desk.machine.version, step=1))
+    assert desk.sees_hung(C) == [], "a listener holds nothing"
+    desk.hears(CaughtUp(member=joiner, step=1))
     assert desk.sees_hung(C) == [], "a joiner holds nothing yet"
     desk.hears(Entered(member=joiner, version=desk.machine.version, step=1))
     (made,) = rosters(desk.sees_hung(C))
-    assert made.members == (joiner,), "healed meanwhile, it can go on alone"
+    assert made.members == (joiner,), "in step meanwhile, it can go on alone"
 
 
 def test_hung_before_the_first_roster_is_killed_and_started_again_on_the_budget() -> None:
@@ -445,7 +486,7 @@ def test_joiners_that_come_too_late_to_be_healed_are_ended() -> None:
     alone = desk.machine.version
     desk.hears(Entered(member=A, version=alone, step=7))
     late = Member("r1", 1)
-    desk.hears(join(late))
+    desk.hears(join(late), CaughtUp(member=late, step=8))
     assert desk.machine.version > alone, "the joiner is seated"
     desk.hears(Ending(member=A, step=9))
     persist, kill = desk.hears(Left(member=A, version=alone, step=9))

@@ -101,8 +101,8 @@ class ResultOutlivesRedo(Attendance):
 
 
 class PushesBeforePersisting(Membership):
-    def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
-        effects = super()._make(members, cause, why)
+    def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
+        effects = super()._make(members, cause, why, base)
         return [e for e in effects if not isinstance(e, Persist)] + [e for e in effects if isinstance(e, Persist)]
 
 

@@ -28,6 +28,7 @@ from regrow.cli.run_dir import JobFile, RunDir
 from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
+from regrow.core.culprits import is_tidying
 from regrow.core.errors import RegrowError
 from regrow.core.hangs import Hang, HangConfig, Stall
 from regrow.core.membership_config import MembershipConfig
@@ -255,7 +256,7 @@ class Launcher:
         if self._coordination.ended.done():
             return
         if not exit.clean:
-            self._terminal.say(f"{exit.member} {exit.how}")
+            self._terminal.say(f"{exit.member} {exit.how}", is_routine=is_tidying(exit.how))
         self._coordination.report(
             Exited(
                 member=exit.member,

@@ -11,7 +11,7 @@ import msgspec
 from regrow.core.chronicle import Chronicle, Life
 from regrow.core.memory import Memory
 from regrow.core.progress import Place
-from regrow.core.records import WorkerExited, WorkerRaised
+from regrow.core.records import WorkerRaised
 from regrow.core.roster import Member
 
 KINDS = {
@@ -72,13 +72,14 @@ def culprits(chronicle: Chronicle) -> list[Culprit]:
         for made in chronicle.rosters
         if made.roster.cause.startswith(("evicted-", "hung-")) and (member := _member(made.roster.cause)) is not None
     }
-    failed = [member for member, (_, exit) in chronicle.exited.items() if not exit.clean and not _is_tidying(exit)]
+    failed = [member for member, (_, exit) in chronicle.exited.items() if not exit.clean and not is_tidying(exit.how)]
     everyone = dict.fromkeys([*failed, *chronicle.raised, *evicted])
     return [_culprit(chronicle, member) for member in everyone]
 
 
-def _is_tidying(exit: WorkerExited) -> bool:
-    return re.match(r"was ended( before it started)?: the job is (over|ending)", exit.how) is not None
+def is_tidying(how: str) -> bool:
+    """Did it end because the job does?"""
+    return re.match(r"was ended( before it started)?: the job is (over|ending)", how) is not None
 
 
 def _member(cause: str) -> Member | None:
