@@ -1,9 +1,10 @@
 """Which donor is asked for which piece of the state: the decisions of one transfer.
 
-The state is one ribbon of bytes, the tensors one after the other, cut into pieces of equal size: a large tensor is split, tiny
-ones share a piece. Every donor has a few pieces to give, so that its line never idles, and whoever gives one is asked for
-the next: speed shows by itself. When nothing is left to ask for, an idle donor is asked for what another still owes, and
-the first to come counts. So a donor that dies or stalls costs what it had not given, and a slow one costs nothing.
+The state is one ribbon of bytes, the tensors one after the other, cut into pieces of equal size: a large tensor is split,
+tiny ones share a piece. A donor's stripe is what it gives of them. Every donor has a few pieces to give, so that its line
+never idles, and whoever gives one is asked for the next: speed shows by itself. When nothing is left to ask for, an idle
+donor is asked for what another still owes, and the first to come counts. So a donor that dies or stalls costs what it had
+not given, and a slow one costs nothing.
 
 Pieces come before it is known whose state is right. Each is kept with the digest of what came, and is held to the agreed
 digests once there are any: one that differs is asked for again, elsewhere. Whoever gave it is blamed, by name, and asked
@@ -12,7 +13,7 @@ for nothing more.
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import accumulate
 
 import msgspec
@@ -65,6 +66,13 @@ class Cut:
                 yield Span(leaf, offset, offset + taken)
             start += taken
             leaf += 1
+
+
+class Stripe(msgspec.Struct, kw_only=True):
+    """What one donor gave that was kept, and how long it took from the first piece asked of it to the last."""
+
+    size_bytes: int = 0
+    seconds: float = 0.0
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,6 +174,12 @@ class Stripes:
         self._hold_to(piece, come, self._truth() or self._digests.get(donor))
         self._settle()
         return piece in self._come
+
+    def wasted(self, donor: Member, piece: int) -> None:
+        """The donor gave this piece when another had taken its place, and nobody looked at it."""
+        if donor in self._owed:
+            self._owed[donor].remove(piece)
+            self._return([piece])
 
     def gone(self, donor: Member, why: str) -> None:
         """It died, or stalled, or never answered."""
@@ -282,6 +296,9 @@ class Stripes:
 
     def _release(self, donor: Member) -> None:
         """What it had still to give is asked of others."""
-        for piece in self._owed.pop(donor, ()):
+        self._return(self._owed.pop(donor, ()))
+
+    def _return(self, pieces: Iterable[int]) -> None:
+        for piece in pieces:
             if piece not in self._come and not any(piece in owed for owed in self._owed.values()):
                 heapq.heappush(self._unasked, piece)
