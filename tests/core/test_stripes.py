@@ -76,7 +76,7 @@ def test_the_pieces_of_a_donor_that_is_gone_are_asked_of_the_others() -> None:
 def test_with_no_donor_left_it_fails_and_says_why_of_each() -> None:
     stripes = begun(A, B)
     stripes.gone(A, "died")
-    assert isinstance(stripes.outcome(), Underway)
+    assert stripes.outcome() == Underway(missing=5, silent=(B,))
     stripes.gone(B, "stalled")
     outcome = stripes.outcome()
     assert isinstance(outcome, Failed) and not outcome.is_parted
@@ -112,16 +112,27 @@ def test_a_donor_that_differs_from_the_majority_is_blamed_and_only_its_wrong_pie
     stripes = begun(A, B, C)
     for ask in stripes.asks():
         stripes.arrived(ask.donor, ask.piece, (WRONG if ask.donor == C else RIGHT)[ask.piece])
-    assert stripes.outcome() == Underway(missing=0)
+    assert stripes.outcome() == Underway(missing=0, silent=(A, B, C))
     stripes.declared(C, "wrong", WRONG)
     stripes.declared(A, "right", RIGHT)
-    assert stripes.outcome() == Underway(missing=0), "two of three, and they differ"
+    assert stripes.outcome() == Underway(missing=0, silent=(B,)), "two of three, and they differ"
     stripes.declared(B, "right", RIGHT)
     assert list(stripes.blamed) == [C] and "wrong" in stripes.blamed[C]
     again = stripes.asks()
     assert {(ask.donor, ask.piece) for ask in again} == {(A, 2), (B, 2)}
     stripes.arrived(A, 2, b"2")
     assert stripes.outcome() == Whole(root="right", witnesses=(A, B))
+
+
+def test_a_donor_that_declares_another_state_later_is_blamed_then() -> None:
+    stripes = begun(A, B, C)
+    for donor in (A, B):
+        stripes.declared(donor, "right", RIGHT)
+    assert asked(stripes.asks())[2] == ("c", 2)
+    stripes.declared(C, "wrong", WRONG)
+    assert list(stripes.blamed) == [C] and not stripes.takes_part(C)
+    stripes.arrived(A, 0, b"0")
+    assert asked(stripes.asks()) == [("a", 2)]
 
 
 def test_a_donor_that_gives_other_bytes_than_it_declared_loses_its_voice() -> None:
@@ -152,8 +163,9 @@ def test_the_first_offers_layout_may_turn_out_to_be_the_wrong_one() -> None:
 
 def test_a_state_without_bytes_needs_only_to_be_agreed() -> None:
     stripes = Stripes([A])
+    assert stripes.outcome() == Underway(missing=None, silent=(A,))
     stripes.offered(A, "nothing", 0)
-    assert stripes.outcome() == Underway(missing=0)
+    assert stripes.outcome() == Underway(missing=0, silent=(A,))
     stripes.declared(A, "root", [])
     assert stripes.outcome() == Whole(root="root", witnesses=(A,))
 

@@ -79,6 +79,11 @@ class Donors:
         assert pid is not None
         os.kill(pid, number)
 
+    def is_stopped(self, member: Member) -> bool:
+        """By the kernel's word."""
+        stat = Path(f"/proc/{self.processes[member].pid}/stat").read_text()
+        return stat.rpartition(")")[2].split()[0] == "T"
+
 
 def _donate(member: Member, token: str, build: Build, parent: Pipe, faults: str, run_dir: str) -> None:
     torch.set_num_threads(1)

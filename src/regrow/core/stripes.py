@@ -83,8 +83,10 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Underway(msgspec.Struct, frozen=True, kw_only=True):
-    missing: int
-    """Pieces that have not come."""
+    missing: int | None
+    """Pieces that have not come; None before anybody said how many there are."""
+    silent: tuple[Member, ...]
+    """Donors that have not declared what they hold."""
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +219,8 @@ class Stripes:
         if not able and (len(self._come) < self._count or self.layout is None or not self._owed):
             whys = "; ".join(f"{donor}: {why}" for donor, why in sorted({**self.lost, **self.blamed}.items()))
             return Failed(why=f"no donor is left that could give the rest of the state ({whys})", is_parted=False)
-        return Underway(missing=self._count - len(self._come))
+        missing = None if self.layout is None else self._count - len(self._come)
+        return Underway(missing=missing, silent=tuple(donor for donor in self._owed if donor not in self._digests))
 
     # What is known
 
@@ -281,14 +284,17 @@ class Stripes:
 
     def _settle(self) -> None:
         verdict = self._agreement.verdict()
-        if self._agreed is not None or not isinstance(verdict, Agreed):
+        is_new = self._agreed is None and isinstance(verdict, Agreed)
+        if isinstance(verdict, Agreed):
+            self._agreed = self._agreed or verdict
+        if self._agreed is None:
             return
-        self._agreed = verdict
         for donor, root in self._agreement.roots.items():
-            if root != verdict.root:
-                self._blame(donor, f"holds another state, {root}, than the job's, {verdict.root}")
-        for piece, come in list(self._come.items()):
-            self._hold_to(piece, come, self._truth())
+            if root != self._agreed.root and donor not in self.blamed:
+                self._blame(donor, f"holds another state, {root}, than the job's, {self._agreed.root}")
+        if is_new:
+            for piece, come in list(self._come.items()):
+                self._hold_to(piece, come, self._truth())
 
     def _blame(self, donor: Member, why: str) -> None:
         self.blamed[donor] = why

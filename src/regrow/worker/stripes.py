@@ -15,7 +15,7 @@ import torch
 from regrow.core.errors import PeerError, StateError
 from regrow.core.messages import Offer, Want
 from regrow.core.roster import Endpoint, Member
-from regrow.core.stripes import Ask, Failed, Kept, Stripes, Underway, Whole, count
+from regrow.core.stripes import Ask, Failed, Kept, Outcome, Stripes, Underway, Whole, count
 from regrow.state.ribbon import Ribbon, layout, root
 from regrow.state.tracked import decode_skeleton
 from regrow.state.tree import Json, in_order, leaves
@@ -97,6 +97,11 @@ class Fetching:
     def cancel(self) -> None:
         """From another thread, also before it began: `run` raises within moments."""
         self._end(PeerError(f"the fetch of step {self._want.step} was cancelled"))
+
+    def outcome(self) -> Outcome:
+        """Where it stands."""
+        with self._changed:
+            return self._stripes.outcome()
 
     @property
     def leftover(self) -> Leftover | None:
