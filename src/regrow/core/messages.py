@@ -297,8 +297,6 @@ class Ask(_Message, frozen=True, kw_only=True):
     member: Member
     version: Version
     step: int
-    listener: Listener | None = None
-    """Of the snapshot that was taken for it."""
 
 
 class Offer(_Message, frozen=True, kw_only=True):
@@ -313,6 +311,7 @@ class Offer(_Message, frozen=True, kw_only=True):
     """JSON of the tracked state with tensors replaced by their index."""
     sizes: tuple[int, ...]
     digest: str
+    """Empty in a donor's answer to a Want: Digests follow."""
 
 
 class Attend(_Message, frozen=True, kw_only=True):
@@ -343,7 +342,35 @@ class Thanks(_Message, frozen=True, kw_only=True):
     """The state arrived whole."""
 
 
-Between = Meet | Ask | Offer | Thanks | Attend | Begin | Part
+class Want(_Message, frozen=True, kw_only=True):
+    """A joiner wants the snapshot that this donor holds under this key, or will. Nothing else goes over this connection: an
+    Offer, then Digests and Pieces one way and Needs the other."""
+
+    member: Member
+    key: str
+    step: int
+
+
+class Digests(_Message, frozen=True, kw_only=True):
+    """Of the pieces from this one on, as the donor holds them, one after the other."""
+
+    start: int
+    digests: bytes
+
+
+class Need(_Message, frozen=True, kw_only=True):
+    """Send these pieces, in this order, after those you were asked for before."""
+
+    pieces: tuple[int, ...]
+
+
+class Piece(_Message, frozen=True, kw_only=True):
+    """Its raw bytes follow."""
+
+    number: int
+
+
+Between = Meet | Ask | Offer | Thanks | Attend | Begin | Part | Want | Digests | Need | Piece
 
 
 # The door: before anything else, both sides prove that they know the job's token

@@ -220,6 +220,8 @@ class SnapshotLoaded(_Fact, frozen=True, kw_only=True):
     donors: tuple[Member, ...]
     size_bytes: int
     digest: str
+    blamed: tuple[Member, ...] = ()
+    """Donors whose state, or whose bytes, were not those of the others."""
 
 
 class Audited(_Fact, frozen=True, kw_only=True):

@@ -283,18 +283,16 @@ class Driver:
 
     def _snap(self, work: Snap) -> None:
         self.stamp.enter(Phase.HEAL, work.step)
-        offer, tensors = self.replica.snapshot(work.step)
-        self.link.snap(work, offer, tensors)
+        self.link.snap(work, self.replica.snap(work.step))
         self.stamp.enter(Phase.TURN)
         for feed in work.feeds:
             self._note(ListenerFed(listener=feed.listener, step=work.step))
-        faultpoint("snapped", step=work.step)
 
     def _load(self, work: Load) -> Event:
         faultpoint("load", step=work.step)
         try:
             with waiting(self.stamp, Phase.FETCH, Phase.HEAL, work.step):
-                received = self.link.load(work)
+                received = self.link.load(work, self.replica.place)
         except PeerError as error:
             return LoadFailed(listener=work.listener, why=str(error))
         self.replica.take(received)
@@ -304,7 +302,8 @@ class Driver:
             SnapshotLoaded(
                 listener=work.listener,
                 step=work.step,
-                donors=work.donors,
+                donors=received.witnesses,
+                blamed=tuple(sorted(received.blamed)),
                 size_bytes=received.size_bytes,
                 digest=received.offer.digest,
             )

@@ -9,9 +9,9 @@ import msgspec
 import torch
 
 from regrow.core.errors import PeerError, StateError
-from regrow.core.listener import Listener
 from regrow.core.messages import Ask, Offer, Thanks
 from regrow.core.roster import Endpoint, Member, Version
+from regrow.core.stripes import Stripe
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.memory import bytes_of
 from regrow.state.tracked import decode_skeleton
@@ -34,23 +34,6 @@ class Donor:
     def __init__(self) -> None:
         self._offerings: dict[Version, asyncio.Future[_Offering]] = {}
         self._floor: Version | None = None
-        self._snapshots: dict[Listener, tuple[Offer, list[torch.Tensor]]] = {}
-
-    def hold(self, listener: Listener, offer: Offer, tensors: list[torch.Tensor]) -> None:
-        self._snapshots[listener] = offer, tensors
-
-    def drop(self, listener: Listener) -> None:
-        self._snapshots.pop(listener, None)
-
-    async def _give(self, connection: Connection, ask: Ask, listener: Listener) -> None:
-        if listener not in self._snapshots or self._snapshots[listener][0].step != ask.step:
-            raise PeerError(f"no snapshot of step {ask.step} is held for {listener}")
-        offer, tensors = self._snapshots[listener]
-        await connection.send(offer)
-        for tensor in tensors:
-            await connection.send_raw(bytes_of(tensor))
-        if not isinstance(await connection.receive(), Thanks):
-            raise PeerError(f"{ask.member} did not acknowledge the state")
 
     async def serve(self, version: Version, joiners: tuple[Member, ...], offer: Offer, views: list[memoryview]) -> None:
         """Returns once every joiner took the state or went away; PeerError when the roster is over first."""
@@ -65,9 +48,6 @@ class Donor:
             self._offerings.pop(version, None)
 
     async def answer(self, connection: Connection, ask: Ask) -> None:
-        if ask.listener is not None:
-            await self._give(connection, ask, ask.listener)
-            return
         offering = await asyncio.shield(self._promise(ask.version))
         if ask.member not in offering.awaited or ask.step != offering.offer.step:
             raise PeerError(f"{ask.member} asks for step {ask.step} of roster {ask.version}, which is not its to ask")
@@ -111,6 +91,16 @@ class Received(msgspec.Struct, kw_only=True):
     offer: Offer
     tensors: list[torch.Tensor]
     size_bytes: int
+    is_ours: bool = False
+    """The tensors were made or lent by this replica, and need not be copied again."""
+    stripes: dict[Member, Stripe] = msgspec.field(default_factory=dict)
+    """What each donor gave, of a striped transfer."""
+    witnesses: tuple[Member, ...] = ()
+    """Donors that declared this very state."""
+    blamed: dict[Member, str] = msgspec.field(default_factory=dict)
+    """Donors that hold or gave something else, and what."""
+    lost: dict[Member, str] = msgspec.field(default_factory=dict)
+    """Donors that died, stalled or never answered."""
 
 
 async def fetch(endpoint: Endpoint, token: str, ask: Ask) -> Received:

@@ -11,7 +11,9 @@ from regrow.core.events import Event
 from regrow.core.listener import Listener
 from regrow.core.messages import Offer, Part
 from regrow.core.roster import Version
+from regrow.state.snapshot import Snapshot
 from regrow.worker.healing import Received
+from regrow.worker.stripes import Place
 
 
 class Link(Protocol):
@@ -27,10 +29,10 @@ class Link(Protocol):
     def fetch(self, effect: Fetch) -> Received:
         """Blocks; PeerError when the donor or the roster is gone."""
 
-    def snap(self, effect: Snap, offer: Offer, tensors: list[torch.Tensor]) -> None:
+    def snap(self, effect: Snap, snapshot: Snapshot) -> None:
         """Keep this copy of the state for these listeners, who are fed from now on."""
 
-    def load(self, effect: Load) -> Received:
+    def load(self, effect: Load, place: Place) -> Received:
         """Blocks; PeerError when no peer has the snapshot, or the try to listen is over."""
 
     def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:

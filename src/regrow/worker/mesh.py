@@ -19,16 +19,18 @@ from regrow.core.events import Event, FormationFailed, Formed
 from regrow.core.listener import Listener
 from regrow.core.messages import Ask, Begin, Meet, Offer, Part
 from regrow.core.records import GroupsAborted, GroupsBroke, GroupsFormed
-from regrow.core.roster import NO_VERSION, Roster, Seat, Version
+from regrow.core.roster import Roster, Seat, Version
 from regrow.shell.backoff import Backoff
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
+from regrow.state.snapshot import Snapshot
 from regrow.wire.tcp import connect
 from regrow.worker.ear import Ear
 from regrow.worker.feeds import Feeds
 from regrow.worker.healing import Received, fetch
 from regrow.worker.session import Session, or_end
+from regrow.worker.stripes import Fetching, Place
 
 _FORM_S = 30.0
 """For all members to be met. A newer roster does not wait for it."""
@@ -49,7 +51,8 @@ class Mesh:
         room_bytes = door.join_queue_bytes
         self._ear = Ear(door.token, room_bytes, notify, session.call)
         self._heard: Roster | None = None
-        session.feeds = self._feeds = Feeds(room_bytes, notify, journal.write, session.donor.drop)
+        self._loading: Fetching | None = None
+        session.feeds = self._feeds = Feeds(room_bytes, notify, journal.write, self._loaded)
 
     def perform(self, effect: Immediate) -> list[Event]:
         match effect:
@@ -62,11 +65,10 @@ class Mesh:
             case Tell(message=message):
                 self._session.send(message)
             case Hear(listener=listener, roster=roster):
-                self._heard = roster
-                self._session.give_up_load()
+                self._give_up_load(roster)
                 self._session.call(lambda: self._ear.hear(listener, roster))
             case Hush():
-                self._session.give_up_load()
+                self._give_up_load(None)
                 self._session.call(self._ear.hush)
         return []
 
@@ -89,23 +91,35 @@ class Mesh:
         ask = Ask(member=self._door.member, version=effect.version, step=effect.step)
         return self._session.wait_while(effect.version, fetch(endpoint, self._door.token, ask))
 
-    def snap(self, effect: Snap, offer: Offer, tensors: list[torch.Tensor]) -> None:
-        def begin() -> None:
-            for feed in effect.feeds:
-                self._session.donor.hold(feed.listener, offer, tensors)
-                self._feeds.send(feed.listener, Begin(step=effect.step), torch.empty(0, dtype=torch.uint8))
+    def snap(self, effect: Snap, snapshot: Snapshot) -> None:
+        for feed in effect.feeds:
+            self._session.snapshots.hold(str(feed.listener), snapshot)
+            self.feed(feed.listener, Begin(step=effect.step), torch.empty(0, dtype=torch.uint8))
 
-        self._session.call(begin)
-
-    def load(self, effect: Load) -> Received:
-        assert self._heard is not None, "Hear comes first"
-        ask = Ask(member=self._door.member, version=NO_VERSION, step=effect.step, listener=effect.listener)
-        endpoint = self._heard.seats[self._heard.index(effect.donors[0])].endpoint
-        received = self._session.wait_loading(fetch(endpoint, self._door.token, ask))
+    def load(self, effect: Load, place: Place) -> Received:
+        with self._lock:
+            heard = self._heard
+            if heard is None:
+                raise PeerError("the try to listen is over")
+            donors = {seat.member: seat.endpoint for seat in heard.seats if seat.member in effect.donors}
+            self._loading = Fetching(self._door.member, self._door.token, donors, str(effect.listener), effect.step)
+        received = self._loading.run(place)
         self._session.wait(self._ear.thank())
         return received
 
-    def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
+    def _give_up_load(self, roster: Roster | None) -> None:
+        """Whom this worker listens to from now on, if to anyone."""
+        with self._lock:
+            self._heard, loading = roster, self._loading
+            self._loading = None
+        if loading is not None:
+            loading.cancel()
+
+    def _loaded(self, listener: Listener) -> None:
+        """It needs its snapshot no longer."""
+        self._session.snapshots.drop(str(listener))
+
+    def feed(self, listener: Listener, part: Begin | Part, data: torch.Tensor) -> None:
         self._session.call(lambda: self._feeds.send(listener, part, data))
 
     def _abort(self, below: Version) -> None:

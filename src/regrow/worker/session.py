@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from regrow.collectives.line import Line
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Ask, Attend, Beat, FromMember, Join, Listen, Meet, Push, Refuse, Stop
+from regrow.core.messages import Ask, Attend, Beat, FromMember, Join, Listen, Meet, Push, Refuse, Stop, Want
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -23,6 +23,7 @@ from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.wire.tcp import Connection, connect, listen
+from regrow.worker.donor import Donor as SnapshotDonor
 from regrow.worker.feeds import Feeds
 from regrow.worker.healing import Donor
 from regrow.worker.meetings import Meetings
@@ -74,8 +75,8 @@ class Session:
         self._connection: Connection | None = None
         self.meetings = Meetings()
         self.donor = Donor()
+        self.snapshots = SnapshotDonor()
         self.feeds: Feeds | None = None
-        self._loading: concurrent.futures.Future[Any] | None = None
         self._waits: dict[Version, concurrent.futures.Future[Any]] = {}
 
     def open(self) -> Endpoint:
@@ -122,18 +123,6 @@ class Session:
             raise PeerError(f"roster {version} is over") from error
         finally:
             self._waits.pop(version, None)
-
-    def wait_loading(self, work: Coroutine[Any, Any, T]) -> T:
-        """As wait_called, but PeerError once `give_up_load` was called."""
-        self._loading = future = self._calling(work)
-        try:
-            return future.result()
-        except concurrent.futures.CancelledError as error:
-            raise PeerError("the try to listen is over") from error
-
-    def give_up_load(self) -> None:
-        if self._loading is not None:
-            self._loading.cancel()
 
     def _calling(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         count = self._stamp.count
@@ -251,7 +240,7 @@ class Session:
         while True:
             message = await connection.receive()
             match message:
-                case Meet(version=version) | Ask(version=version, listener=None) if self.meetings.is_over(version):
+                case Meet(version=version) | Ask(version=version) if self.meetings.is_over(version):
                     self._refuse(connection.name, f"sent {type(message).__name__}, but roster {version} is over")
                     return
                 case Meet(member=member) | Ask(member=member) if str(member) != connection.name:
@@ -262,6 +251,9 @@ class Session:
                     return
                 case Ask():
                     await self.donor.answer(connection, message)
+                case Want(member=member) if str(member) == connection.name:
+                    self.snapshots.answer(*connection.detach(), message)
+                    return
                 case Attend(listener=listener) if self.feeds is not None and str(listener.member) == connection.name:
                     await self.feeds.attend(connection, listener)
                 case _:

@@ -11,7 +11,9 @@ from regrow.core.lanes import Cell
 from regrow.core.listener import Listener
 from regrow.core.messages import Offer, Part
 from regrow.core.roster import Endpoint, Member, Present, Version, compose
+from regrow.state.snapshot import Snapshot
 from regrow.worker.healing import Received
+from regrow.worker.stripes import Place
 
 ME = Member("solo", 0)
 
@@ -37,10 +39,10 @@ class SoloLink:
     def fetch(self, effect: Fetch) -> Received:
         raise Invariant("a job of one has nobody to fetch from")
 
-    def snap(self, effect: Snap, offer: Offer, tensors: list[torch.Tensor]) -> None:
+    def snap(self, effect: Snap, snapshot: Snapshot) -> None:
         raise Invariant("nobody listens to a job of one")
 
-    def load(self, effect: Load) -> Received:
+    def load(self, effect: Load, place: Place) -> Received:
         raise Invariant("a job of one has nobody to load from")
 
     def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
