@@ -15,7 +15,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from regrow.collectives.line import Line
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Ask, Beat, FromMember, Join, Meet, Push, Refuse, Stop
+from regrow.core.messages import Ask, Beat, FromMember, Join, Meet, Push, Refuse, Stop, Want
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -23,6 +23,7 @@ from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.wire.tcp import Connection, connect, listen
+from regrow.worker import donor
 from regrow.worker.healing import Donor
 from regrow.worker.meetings import Meetings
 
@@ -72,6 +73,7 @@ class Session:
         self._connection: Connection | None = None
         self.meetings = Meetings()
         self.donor = Donor()
+        self.snapshots = donor.Donor()
         self._waits: dict[Version, concurrent.futures.Future[Any]] = {}
 
     def open(self) -> Endpoint:
@@ -236,7 +238,7 @@ class Session:
                 case Meet(version=version) | Ask(version=version) if self.meetings.is_over(version):
                     self._refuse(connection.name, f"sent {type(message).__name__}, but roster {version} is over")
                     return
-                case Meet(member=member) | Ask(member=member) if str(member) != connection.name:
+                case Meet(member=member) | Ask(member=member) | Want(member=member) if str(member) != connection.name:
                     self._refuse(connection.name, f"spoke in the name of {member}")
                     return
                 case Meet(member=member, version=version):
@@ -244,6 +246,9 @@ class Session:
                     return
                 case Ask():
                     await self.donor.answer(connection, message)
+                case Want():
+                    self.snapshots.answer(*connection.detach(), message)
+                    return
                 case _:
                     self._refuse(connection.name, f"sent {type(message).__name__}")
                     return
