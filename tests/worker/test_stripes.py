@@ -73,7 +73,7 @@ def joiner(build: Any = large) -> Replica:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_state_comes_from_all_donors_and_is_theirs(size: int) -> None:
+def test_the_state_comes_whole_and_is_the_donors(size: int) -> None:
     with Donors(size, large) as donors:
         replica = joiner()
         received = fetched(donors, replica)
@@ -81,7 +81,6 @@ def test_the_state_comes_from_all_donors_and_is_theirs(size: int) -> None:
     assert replica.tracked.fingerprint() == received.offer.digest == root
     assert replica.tracked.digest() == large(True).digest()
     assert sum(stripe.size_bytes for stripe in received.stripes.values()) == received.size_bytes > 10 * PIECE_BYTES
-    assert all(stripe.size_bytes for stripe in received.stripes.values())
     assert (received.blamed, received.lost) == ({}, {})
 
 
