@@ -1,4 +1,4 @@
-"""Claim: a joiner receives state several times as fast as from the live memory of one donor, and training waits for a copy.
+"""Claim: a joiner receives state faster than from the live memory of one donor, and training waits for a copy alone.
 
 The goal is 1 GB/s for 1.2 GB of state over loopback, from one, two or three donors.
 
