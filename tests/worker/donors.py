@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import secrets
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -83,6 +84,39 @@ class Donors:
         """By the kernel's word."""
         stat = Path(f"/proc/{self.processes[member].pid}/stat").read_text()
         return stat.rpartition(")")[2].split()[0] == "T"
+
+
+class Valve:
+    """Stands before a donor's door, and lets so many of its bytes through until it is opened."""
+
+    def __init__(self, behind: Endpoint, size_bytes: int) -> None:
+        self._behind = behind
+        self._size_bytes = size_bytes
+        self._open = threading.Event()
+        self.is_reached = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = Endpoint(*self._listener.getsockname())
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def open(self) -> None:
+        self._open.set()
+
+    def _run(self) -> None:
+        joiner, _ = self._listener.accept()
+        donor = socket.create_connection((self._behind.host, self._behind.port))
+        threading.Thread(target=self._pass, args=(joiner, donor, None), daemon=True).start()
+        self._pass(donor, joiner, self._size_bytes)
+
+    def _pass(self, source: socket.socket, sink: socket.socket, size_bytes: int | None) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16 if size_bytes is None else min(1 << 16, size_bytes)):
+                sink.sendall(data)
+                if size_bytes is not None:
+                    size_bytes -= len(data)
+                    if not size_bytes:
+                        self.is_reached.set()
+                        self._open.wait()
+                        size_bytes = None
 
 
 def _donate(member: Member, token: str, build: Build, parent: Pipe, faults: str, run_dir: str) -> None:

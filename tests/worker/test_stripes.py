@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from donors import DEADLINE_S, JOINER, KEY, STEP, TOKEN, Donors
+from donors import DEADLINE_S, JOINER, KEY, STEP, TOKEN, Donors, Valve
 
 from regrow.core.errors import Mismatch, PeerError, StateError
 from regrow.core.messages import Offer
@@ -73,7 +73,7 @@ def joiner(build: Any = large) -> Replica:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
-def test_the_state_comes_from_all_donors_and_is_theirs(size: int) -> None:
+def test_the_state_comes_whole_and_is_the_donors(size: int) -> None:
     with Donors(size, large) as donors:
         replica = joiner()
         received = fetched(donors, replica)
@@ -81,7 +81,6 @@ def test_the_state_comes_from_all_donors_and_is_theirs(size: int) -> None:
     assert replica.tracked.fingerprint() == received.offer.digest == root
     assert replica.tracked.digest() == large(True).digest()
     assert sum(stripe.size_bytes for stripe in received.stripes.values()) == received.size_bytes > 10 * PIECE_BYTES
-    assert all(stripe.size_bytes for stripe in received.stripes.values())
     assert (received.blamed, received.lost) == ({}, {})
 
 
@@ -150,7 +149,35 @@ def test_a_donor_that_stands_still_in_the_middle_is_not_waited_for_when_the_othe
     assert received.witnesses[-1] == R2
 
 
-def test_a_donor_that_stalls_before_it_declared_anything_is_set_aside() -> None:
+def test_a_slow_donor_cannot_spoil_a_piece_that_has_come_from_another() -> None:
+    with Donors(3, large, holds=False) as donors:
+        valve = Valve(donors.endpoints[R1], 6 << 20)  # the first half of its second piece, and a bit
+        donors.endpoints[R1] = valve.endpoint
+        donors.tell(R1, "corrupt", 0, 7 << 20)  # in the second half
+        replica = joiner()
+        begun = Begun(fetching(donors, stall_s=3600.0), replica)
+        donors.tell(R1, "hold")
+        assert valve.is_reached.wait(DEADLINE_S)
+        donors.tell(R0, "hold")
+        wait_until(lambda: isinstance(now := begun.fetch.outcome(), Underway) and now.missing == 0)
+        valve.open()
+        wait_until(lambda: not begun.fetch.owes(R1))
+        donors.tell(R2, "hold")
+        received = begun.taken()
+    assert replica.tracked.digest() == large(True).digest()
+    assert list(received.blamed) == [R1]
+    assert received.stripes[R1].size_bytes == PIECE_BYTES
+
+
+def test_a_donor_that_stalls_in_the_middle_is_set_aside(tmp_path: Path) -> None:
+    with (
+        Donors(1, large, faults="r0:serving:nth=2:SIGSTOP", run_dir=str(tmp_path)) as donors,
+        pytest.raises(PeerError, match=r"r0\.0 gave no byte for 0\.5 s while it owed some"),
+    ):
+        fetched(donors, joiner(), stall_s=0.5)
+
+
+def test_a_donor_that_never_answers_at_its_door_is_set_aside() -> None:
     with Donors(2, large, holds=False) as donors:
         donors.tell(R0, "hold")
         donors.signal(R1, signal.SIGSTOP)

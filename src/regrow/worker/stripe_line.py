@@ -107,6 +107,7 @@ class StripeLine(threading.Thread):
         finally:
             if self._wire is not None:
                 self._wire.close()
+            del self._desk  # else the two would keep each other alive, and with them the tensors
 
     def _converse(self) -> None:
         wire = self._connect()
