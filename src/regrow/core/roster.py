@@ -4,6 +4,9 @@ Only the coordinator makes rosters. A version is (term, n) and only ever grows: 
 coordinator, n with each roster of that term.
 """
 
+from collections.abc import Iterable
+from functools import cached_property
+
 import msgspec
 
 from regrow.core.errors import Invariant
@@ -76,8 +79,8 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Roster(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes part from now on."""
+class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Who takes part from now on. It never changes, so what is looked up in it is found once."""
 
     version: Version
     seats: tuple[Seat, ...]
@@ -99,18 +102,23 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     waits: str = ""
     """Why its members compute nothing until a newer roster comes; empty when they do."""
 
-    @property
+    @cached_property
     def members(self) -> tuple[Member, ...]:
         return tuple(seat.member for seat in self.seats)
 
+    @cached_property
+    def _places(self) -> dict[Member, int]:
+        return {seat.member: index for index, seat in enumerate(self.seats)}
+
     def seat(self, member: Member) -> Seat | None:
-        return next((seat for seat in self.seats if seat.member == member), None)
+        index = self._places.get(member)
+        return None if index is None else self.seats[index]
 
     def index(self, member: Member) -> int:
-        for index, seat in enumerate(self.seats):
-            if seat.member == member:
-                return index
-        raise Invariant(f"{member} has no seat in roster {self.version}")
+        index = self._places.get(member)
+        if index is None:
+            raise Invariant(f"{member} has no seat in roster {self.version}")
+        return index
 
     def skipped(self, step: int) -> frozenset[int]:
         return frozenset(cell.lane for cell in self.skips if cell.step == step)
@@ -134,19 +142,31 @@ def compose(version: Version, present: dict[Member, Present], lanes: int, floor:
     Spectators get no lanes, unless there is nobody else.
     """
     members = sorted(present)
-    working = [member for member in members if not present[member].spectates] or members
-    dealt = dict(zip(working, deal(lanes, len(working)), strict=True))
-    seats = tuple(
+    is_idle = all(present[member].spectates for member in members)
+    seats = (
         Seat(
             member=member,
             endpoint=present[member].endpoint,
             founder=present[member].founder,
-            lanes=tuple(dealt.get(member, ())),
-            spectates=member not in dealt,
+            lanes=(),
+            spectates=present[member].spectates and not is_idle,
         )
         for member in members
     )
-    return Roster(version=version, seats=seats, floor=floor, cause=cause)
+    return Roster(version=version, seats=dealt(seats, lanes), floor=floor, cause=cause)
+
+
+def dealt(seats: Iterable[Seat], lanes: int) -> tuple[Seat, ...]:
+    """The same seats with so many lanes dealt among those that do not spectate."""
+    taken = tuple(seats)
+    shares = iter(deal(lanes, sum(not seat.spectates for seat in taken)))
+    return tuple(_with_lanes(seat, () if seat.spectates else tuple(next(shares))) for seat in taken)
+
+
+def _with_lanes(seat: Seat, lanes: tuple[int, ...]) -> Seat:
+    if seat.lanes == lanes:
+        return seat
+    return Seat(member=seat.member, endpoint=seat.endpoint, founder=seat.founder, lanes=lanes, spectates=seat.spectates)
 
 
 def at_home(roster: Roster, lanes: int, replicas: tuple[str, ...]) -> Roster:
