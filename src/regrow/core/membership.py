@@ -76,6 +76,7 @@ from regrow.core.messages import (
     Released,
     StatelessFound,
     Stop,
+    Want,
 )
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
@@ -234,6 +235,8 @@ class Membership:
                 return self._raise(now, message)
             case Beat():
                 return []
+            case Want():
+                return [Send(member=member, message=Push(roster=self.roster))] if self.roster is not None else []
         if presence is None:
             return []  # evicted or dead meanwhile: what it says no longer counts
         match message:
