@@ -49,7 +49,6 @@ class Connection:
         """The name the client proved; both ends have the same."""
         self._stream = stream
         self._arrived = Decoder(STRANGER_LIMIT_BYTES)
-        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._sending = asyncio.Lock()
 
     @property
@@ -69,10 +68,27 @@ class Connection:
             payload = self._arrived.next_payload()
             if payload is not None:
                 return payload
-            count, waited = await self._stream.read_some(self._buffer)
-            self._arrived.feed(self._buffer[:count])
+            data, waited = await self._stream.read_bytes(_READ_BYTES)
+            self._arrived.feed(data)
             if not waited:
                 await asyncio.sleep(0)  # a peer that always has more to say must not keep every other task from running
+
+    async def receive_each(self, heard: Callable[[Message], bool]) -> None:
+        """Every message as it comes, until `heard` says that it is enough. Raises as receive() and `heard` do."""
+
+        def taken(data: bytes) -> bool:
+            self._arrived.feed(data)
+            while (payload := self._arrived.next_payload()) is not None:
+                if not heard(decode(payload)):
+                    return False
+            return True
+
+        if taken(b""):
+            await self._stream.read_each(taken, _READ_BYTES)
+
+    def send_now(self, data: memoryview) -> memoryview:
+        """As much as the socket takes of these frames without waiting; the rest comes back, to be sent before all else."""
+        return data if self._sending.locked() else data[self._stream.write_now(data) :]
 
     async def send_raw(self, data: memoryview) -> None:
         if data.nbytes:
