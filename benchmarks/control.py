@@ -8,8 +8,8 @@ a second process by real sockets that come through the real door. Milliseconds, 
     applied    what one member takes to make the roster of them; each does so in its own process
     entered    every member says that it entered the new roster .. the coordinator has heard all of them
 
-And of the coordinator alone: beats a second on one core (by its CPU time), its CPU at one beat a second a member, its memory a
-member.
+And of the coordinator alone: beats a second on one core (by its CPU time), its CPU at one beat a second a member, and its
+memory a member.
 
     python benchmarks/control.py [--members 10,100,1000,10000] [--deaths 9] [--json FILE]
 """

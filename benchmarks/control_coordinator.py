@@ -1,5 +1,5 @@
-"""The two servers that benchmarks/control.py measures, each in a process of its own and told what to do through a pipe: a real
-coordinator, and a bare loop that only writes bytes."""
+"""The two servers that benchmarks/control.py measures, each in a process of its own that is told what to do through a pipe: a
+real coordinator, and a bare loop that only writes bytes."""
 
 import asyncio
 import gc
@@ -17,9 +17,6 @@ from regrow.core.messages import Enlist, Exited
 from regrow.core.roster import Member
 from regrow.shell.journal import Journal
 
-LEASE_S = 600.0
-"""Nobody may be evicted while the members' process is busy with something else."""
-
 
 class Nobody:
     """Starts and ends no workers: the members are only sockets."""
@@ -35,7 +32,7 @@ def coordinate(pipe: Pipe, folder: Path, replicas: tuple[str, ...], lanes: int, 
 
 async def _coordinate(pipe: Pipe, folder: Path, replicas: tuple[str, ...], lanes: int, token: str) -> None:
     budget = BudgetConfig(backoff_s=0.0, max_job_restarts=1 << 30)
-    config = MembershipConfig(replicas=replicas, lanes=lanes, budget=budget, lease_s=LEASE_S)
+    config = MembershipConfig(replicas=replicas, lanes=lanes, budget=budget)
     job = Enlist(agent="a", job="control", command=("train.py",), config=config)
     journal = Journal(folder / "journal", "coordinator")
     server = Server(job, Store(folder), journal, Nobody(), lambda text, is_routine: None, print)
