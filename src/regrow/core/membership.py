@@ -520,7 +520,7 @@ class Membership:
 
     def _found(self, cause: str) -> list[MembershipEffect]:
         """The first roster, once everyone who can still come is there."""
-        if self.roster is not None:
+        if self.roster is not None or len(self._present) + len(self._lost) < len(self._config.replicas):
             return []
         awaited = [replica for replica in self._config.replicas if replica not in self._lost]
         if {member.replica for member in self._present} != set(awaited) or not awaited:
