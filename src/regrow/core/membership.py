@@ -116,6 +116,8 @@ class Membership:
         self._lost: set[str] = set(saved.lost) if saved else set()
         self._resumed = saved is not None and bool(saved.lives)
         self._present: dict[Member, _Presence] = {}
+        self._awaited: set[Member] = set(self.roster.members) if self.roster else set()
+        """Members of the newest roster that have not said that they entered it."""
         self._gone: set[Member] = set(saved.doomed) if saved else set()
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
@@ -241,7 +243,7 @@ class Membership:
             return []  # evicted or dead meanwhile: what it says no longer counts
         match message:
             case Entered(version=version, step=step):
-                presence.entered = max(presence.entered, version)
+                self._enter(member, presence, version)
                 self._floor = max(self._floor, step)
                 return self._admit(f"entered-{member}")
             case CaughtUp(step=at):
@@ -294,7 +296,7 @@ class Membership:
         if member not in self._present:
             founder = seat.founder if seat else False
             self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
-        self._present[member].entered = max(self._present[member].entered, join.entered)
+        self._enter(member, self._present[member], join.entered)
         self._present[member].told = NO_VERSION  # it may have been lost, or the answer to it
         effects: list[MembershipEffect] = []
         if self._stopping:
@@ -305,6 +307,11 @@ class Membership:
         if self._ending:
             return [*effects, Kill(member=member, why="the job is ending")]
         return effects + (self._admit(f"join-{member}") if self.roster else self._found(f"join-{member}"))
+
+    def _enter(self, member: Member, presence: _Presence, version: Version) -> None:
+        presence.entered = max(presence.entered, version)
+        if presence.entered == self.version:
+            self._awaited.discard(member)
 
     def _refuse(self, member: Member, difference: str) -> list[MembershipEffect]:
         why = f"{member.replica} cannot take part: {difference}"
@@ -532,9 +539,7 @@ class Membership:
     def _admit(self, cause: str) -> list[MembershipEffect]:
         """Once the current roster was entered by all its members: seat the joiners that can be, have the others listen."""
         roster = self.roster
-        if roster is None or self._ending:
-            return []
-        if not all((p := self._present.get(m)) is not None and p.entered == roster.version for m in roster.members):
+        if roster is None or self._ending or self._awaited:
             return []
         self._base = None
         waiting = {member: presence for member, presence in self._present.items() if roster.seat(member) is None}
@@ -610,6 +615,7 @@ class Membership:
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
         planned_from = base.version if base is not None else None
         self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from)
+        self._awaited = set(members)
         push = Push(roster=self.roster)
         pushes = [Send(member=member, message=push) for member in sorted(told)]
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
