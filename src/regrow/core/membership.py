@@ -100,6 +100,10 @@ class _Presence(msgspec.Struct, kw_only=True):
     is_released: bool = False
     """The others went on under a planned roster without it."""
 
+    @property
+    def holds_state(self) -> bool:
+        return self.founder or self.entered != NO_VERSION
+
 
 class Membership:
     """`handle(event) -> effects`; time arrives inside events."""
@@ -133,6 +137,8 @@ class Membership:
         self._agentless_s: float | None = None
         """Since when there is no line to the agent; None while there is one."""
         self._heard_s = 0.0
+        self._lapse_s = 0.0
+        """Until then nobody's lease can lapse: it was looked at every member, and silences only begin anew."""
         self._joined: set[Member] = set()
         self._now_s = 0.0
         self._complained_s: float | None = None
@@ -453,18 +459,10 @@ class Membership:
             return self._give_up()
         if self.roster is None:
             return effects
-        if now - self._opened_s > self._config.lease_s:
-            for member in self._seated():
-                if member in self._gone:
-                    continue
-                presence = self._present.get(member)
-                if presence is not None and (presence.left is not None or presence.is_released):
-                    continue
-                heard_s = presence.heard_s if presence else self._opened_s
-                if now - heard_s > self._config.lease_s and self._can_go_on_without(member, now):
-                    effects += self._evict(member, f"silent for {now - heard_s:.1f} s", f"evicted-{member}")
-                    if self._over:
-                        return effects
+        if now - self._opened_s > self._config.lease_s and now > self._lapse_s:
+            effects += self._evict_silent(now)
+            if self._over:
+                return effects
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
             self._complained_s = None
             effects += self._issue("complaint", "a group broke, and every member lives")
@@ -473,6 +471,22 @@ class Membership:
         if self._ending and not self._over:
             effects += self._finish()
         return effects
+
+    def _evict_silent(self, now: float) -> list[MembershipEffect]:
+        """Everybody who is silent, by one roster; nobody while no holder of the state is heard."""
+        silent: dict[Member, str] = {}
+        is_held, self._lapse_s = False, now + self._config.lease_s
+        for member in self._seated():
+            presence = self._present.get(member)
+            if member in self._gone or (presence is not None and (presence.left is not None or presence.is_released)):
+                continue
+            heard_s = presence.heard_s if presence else self._opened_s
+            self._lapse_s = min(self._lapse_s, heard_s + self._config.lease_s)
+            if now - heard_s > self._config.lease_s:
+                silent[member] = f"silent for {now - heard_s:.1f} s"
+            else:
+                is_held |= presence is not None and presence.holds_state
+        return self._evict(silent, f"evicted-{next(iter(silent))}") if silent and is_held else []
 
     def _may_come(self, members: Iterable[Member]) -> bool:
         """May another replica still join these?"""
@@ -491,7 +505,7 @@ class Membership:
             self._present.pop(member, None)
             return [self._persist(), Kill(member=member, why=why)]
         if self._can_go_on_without(member, now):
-            effects = self._blame(member, hung.place) + self._evict(member, why, f"hung-{member}")
+            effects = self._blame(member, hung.place) + self._evict({member: why}, f"hung-{member}")
             return effects + (self._end_begins() if self._halt is not None and not self._over else [])
         if member in self._spared:
             return []
@@ -504,8 +518,7 @@ class Membership:
             presence = self._present.get(other)
             if other == member or presence is None or presence.left is not None or presence.is_released:
                 continue
-            holds_state = presence.founder or presence.entered != NO_VERSION
-            if holds_state and now - presence.heard_s <= self._config.lease_s:
+            if presence.holds_state and now - presence.heard_s <= self._config.lease_s:
                 return True
         return False
 
@@ -514,14 +527,17 @@ class Membership:
         if self._complained_s is None:
             self._complained_s = now
 
-    def _evict(self, member: Member, why: str, cause: str) -> list[MembershipEffect]:
-        self._gone.add(member)
-        self._present.pop(member, None)
-        made = self._issue(cause, f"{member} is evicted: {why}")
-        told: list[MembershipEffect] = []
-        if self.roster is not None and not self._over:
-            told = [Send(member=member, message=Push(roster=self.roster))]
-        return [*made, *told, Kill(member=member, why=why)]
+    def _evict(self, whys: dict[Member, str], cause: str) -> list[MembershipEffect]:
+        """These members, each for its reason, by one roster."""
+        for member in whys:
+            self._gone.add(member)
+            self._present.pop(member, None)
+        effects = self._issue(cause, "; ".join(f"{member} is evicted: {why}" for member, why in whys.items()))
+        for member, why in whys.items():
+            if self.roster is not None and not self._over:
+                effects.append(Send(member=member, message=Push(roster=self.roster)))
+            effects.append(Kill(member=member, why=why))
+        return effects
 
     # Rosters
 
@@ -560,8 +576,10 @@ class Membership:
 
     def _seated(self) -> tuple[Member, ...]:
         """Everybody whose word may count: of the newest roster, and of its base while not all have entered it."""
-        rosters = [roster for roster in (self.roster, self._base) if roster is not None]
-        return tuple(sorted({member for roster in rosters for member in roster.members}))
+        roster, base = self.roster, self._base
+        if roster is None or base is None:
+            return roster.members if roster is not None else ()
+        return tuple(sorted({*roster.members, *base.members}))
 
     def _seat(self, member: Member) -> Seat | None:
         for roster in (self.roster, self._base):
@@ -616,6 +634,7 @@ class Membership:
         planned_from = base.version if base is not None else None
         self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from)
         self._awaited = set(members)
+        self._lapse_s = 0.0  # whoever is seated now may have been silent for long
         push = Push(roster=self.roster)
         pushes = [Send(member=member, message=push) for member in sorted(told)]
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
