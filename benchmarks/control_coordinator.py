@@ -1,5 +1,5 @@
-"""The two servers that benchmarks/control.py measures, each in a process of its own that is told what to do through a pipe: a
-real coordinator, and a bare loop that only writes bytes."""
+"""The two servers that benchmarks/control.py measures, each in its own process and told through a pipe what to do: a real
+coordinator, and a bare loop that only writes bytes."""
 
 import asyncio
 import gc
@@ -17,6 +17,9 @@ from regrow.core.messages import Enlist, Exited
 from regrow.core.roster import Member
 from regrow.shell.journal import Journal
 
+LEASE_S = 600.0
+"""The members beat only when they are told to, and a founding of thousands takes long on two cores."""
+
 
 class Nobody:
     """Starts and ends no workers: the members are only sockets."""
@@ -32,7 +35,7 @@ def coordinate(pipe: Pipe, folder: Path, replicas: tuple[str, ...], lanes: int, 
 
 async def _coordinate(pipe: Pipe, folder: Path, replicas: tuple[str, ...], lanes: int, token: str) -> None:
     budget = BudgetConfig(backoff_s=0.0, max_job_restarts=1 << 30)
-    config = MembershipConfig(replicas=replicas, lanes=lanes, budget=budget)
+    config = MembershipConfig(replicas=replicas, lanes=lanes, budget=budget, lease_s=LEASE_S)
     job = Enlist(agent="a", job="control", command=("train.py",), config=config)
     journal = Journal(folder / "journal", "coordinator")
     server = Server(job, Store(folder), journal, Nobody(), lambda text, is_routine: None, print)
