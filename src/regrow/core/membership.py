@@ -620,8 +620,8 @@ class Membership:
         self._n += 1
         self._complained_s = None
         version = Version(self._term, self._n)
-        seats = {member: self._seat_of(member) for member in members}
-        told = {*members, *(base.members if base is not None else ())}
+        staying = [member for member in self._seated() if member in members]  # in order: thousands need not be sorted again
+        seats = {member: self._seat_of(member) for member in (*staying, *sorted(members.difference(staying)))}
         self._base = base
         assert self._lanes is not None, "the first member to join says how many lanes there are"
         self._suspicion.forget(self._floor)
@@ -636,7 +636,8 @@ class Membership:
         self._awaited = set(members)
         self._lapse_s = 0.0  # whoever is seated now may have been silent for long
         push = Push(roster=self.roster)
-        pushes = [Send(member=member, message=push) for member in sorted(told)]
+        told = self.roster.members if base is None else sorted({*members, *base.members})
+        pushes = [Send(member=member, message=push) for member in told]
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
 
     def _listens(self, members: Iterable[Member]) -> list[MembershipEffect]:
