@@ -390,12 +390,12 @@ class Server:
             self._loop.call_exception_handler({"message": "the coordinator failed", "exception": error})
 
 
-_SEAT = SeatTaken.__struct_fields__
-
-
 def _made(made: Made, steps: int | None) -> RosterMade:
     roster = made.roster
-    seats = tuple(SeatTaken(**{name: getattr(seat, name) for name in _SEAT}) for seat in roster.seats)
+    seats = tuple(
+        SeatTaken(member=seat.member, founder=seat.founder, lanes=seat.lanes, spectates=seat.spectates)
+        for seat in roster.seats
+    )
     return RosterMade(
         version=roster.version,
         cause=roster.cause,

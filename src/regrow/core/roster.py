@@ -2,6 +2,9 @@
 
 Only the coordinator makes rosters. A version is (term, n) and only ever grows: the term rises with each start of a
 coordinator, n with each roster of that term.
+
+What there is one of for each member is no matter for the garbage collector (gc=False): it holds no cycles, and at thousands of
+members to look through it takes longer than everything else.
 """
 
 from collections.abc import Iterable
@@ -13,7 +16,7 @@ from regrow.core.errors import Invariant
 from regrow.core.lanes import Cell, deal
 
 
-class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Version(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Names a roster, and with it an attempt at a step."""
 
     term: int
@@ -26,7 +29,7 @@ class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
 NO_VERSION = Version(0, 0)
 
 
-class Member(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Member(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One life of one replica. A restarted replica is a new member."""
 
     replica: str
@@ -36,7 +39,7 @@ class Member(msgspec.Struct, frozen=True, order=True, array_like=True):
         return f"{self.replica}.{self.incarnation}"
 
 
-class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Where a process listens."""
 
     host: str
@@ -46,7 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True):
         return f"{self.host}:{self.port}"
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member's place in a roster."""
 
     member: Member
@@ -128,7 +131,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return {suspect.cell.lane: suspect.replicas for suspect in self.suspects if suspect.cell.step == step}
 
 
-class Present(msgspec.Struct, frozen=True, kw_only=True):
+class Present(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a roster has to know of a member."""
 
     endpoint: Endpoint
