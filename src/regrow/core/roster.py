@@ -3,8 +3,8 @@
 Only the coordinator makes rosters. A version is (term, n) and only ever grows: the term rises with each start of a
 coordinator, n with each roster of that term.
 
-What there is one of for each member is no matter for the garbage collector (gc=False): it holds no cycles, and at thousands of
-members to look through it takes longer than everything else.
+What there is one of for each member is nothing for the garbage collector (gc=False): it holds no cycles, and looking through
+thousands of them takes longer than everything else.
 """
 
 from collections.abc import Iterable

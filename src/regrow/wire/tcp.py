@@ -235,6 +235,8 @@ class Listener:
         self._refused = refused
         self._handshake_s = handshake_s
         self._strangers = 0
+        self._is_crowded = False
+        """Somebody was turned away since the last one that found room."""
         self._guests: dict[asyncio.Task[None], Connection] = {}
         self._accepting = asyncio.create_task(self._accept(), name=f"accept {endpoint}")
 
@@ -274,8 +276,11 @@ class Listener:
     def _begin(self, sock: socket.socket, peer: str) -> None:
         if self._strangers >= STRANGERS_MAX:
             sock.close()
-            self._refused(peer, f"{STRANGERS_MAX} others are at the door and have not proven the token: try again later")
+            if not self._is_crowded:  # said once: a flood must not wash everything else out of the journal
+                self._refused(peer, f"{STRANGERS_MAX} others are at the door and have not proven the token: try again later")
+            self._is_crowded = True
             return
+        self._is_crowded = False
         try:
             connection = Connection(Stream(sock, peer), peer)
         except OSError:
@@ -348,8 +353,9 @@ async def listen(
 ) -> Listener:
     """Hands every proven connection to the handler, in a task of its own; when the handler returns, it is closed.
 
-    Port 0 takes any free one. `refused(peer, why)` hears once of each connection turned away at the door, and of each whose
-    handler let a Violation pass. Other errors of a handler go to the loop's exception handler; none ends the listener.
+    Port 0 takes any free one. `refused(peer, why)` hears once of each connection turned away at the door (of a crowd, of the
+    first alone), and of each whose handler let a Violation pass. Other errors of a handler go to the loop's exception
+    handler; none ends the listener.
     """
     key = Key(token)
     try:
