@@ -11,7 +11,9 @@ a second process by real sockets that come through the real door. Milliseconds, 
 And of the coordinator alone: beats a second on one core (by its CPU time), its CPU at one beat a second a member, and its
 memory a member.
 
-    python benchmarks/control.py [--members 10,100,1000,10000] [--deaths 9] [--json FILE]
+Before that: founded, from the first member at the door until the last one has the first roster, which is told whole.
+
+    python benchmarks/control.py [--members 10,100,1000,10000] [--deaths 9] [--pace 5] [--json FILE]
 """
 
 import argparse
@@ -40,8 +42,6 @@ HERE = Path(__file__).parent
 SPAWN = multiprocessing.get_context("spawn")
 BEATS = 20_000
 """At least so many, each on its own."""
-PACE_S = 5.0
-"""How long one beat a second a member is kept up."""
 SPARE_FILES = 100
 
 
@@ -86,8 +86,9 @@ class Job:
         self._process.start()
         port = self._pipe.recv()
         _, self._bytes_before = self._usage()
+        began = time.monotonic()
         self.members = Members(port, token, names, count)
-        self.members.wait_one_each()
+        self.founded_s = self.members.wait_one_each() - began
         self._roster = self._whole()
         self._enter()
         _, bytes_after = self._usage()
@@ -119,19 +120,19 @@ class Job:
         after, _ = self._usage()
         return rounds * len(self.members.of) / (after - before)
 
-    def cpu_share(self) -> float:
+    def cpu_share(self, pace_s: float) -> float:
         """Of one core, while every member beats once a second."""
         everyone = list(self.members.of)
         before, _ = self._usage()
         began, sent = time.monotonic(), 0
-        while (passed := time.monotonic() - began) < PACE_S:
+        while (passed := time.monotonic() - began) < pace_s:
             while sent < passed * len(everyone):
                 member = everyone[sent % len(everyone)]
                 self.members.send(member, Beat(member=member))
                 sent += 1
             time.sleep(0.005)
         after, _ = self._usage()
-        return (after - before) / PACE_S
+        return (after - before) / pace_s
 
     def close(self) -> None:
         self.members.close()
@@ -162,11 +163,11 @@ class Job:
         return cpu_s, size_bytes
 
 
-def measure(count: int, deaths: int) -> dict[str, object]:
+def measure(count: int, deaths: int, pace_s: float) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="regrow-control-") as folder:
         job = Job(Path(folder), count)
         rows = [job.death_ms(Member(f"r{number}", 0)) for number in range(min(deaths, count // 2))]
-        beats, share = job.beats_a_second(), job.cpu_share()
+        beats, share = job.beats_a_second(), job.cpu_share(pace_s)
         job.close()
     floor = Floor(count)
     data = frame(bytes(job.change_bytes))
@@ -182,6 +183,7 @@ def measure(count: int, deaths: int) -> dict[str, object]:
         "beats_a_second": round(beats),
         "cpu_share": round(share, 4),
         "kib_each": round(job.kib_each, 1),
+        "founded_s": round(job.founded_s, 2),
     }
 
 
@@ -189,14 +191,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--members", default="10,100,1000,10000")
     parser.add_argument("--deaths", type=int, default=9)
+    parser.add_argument("--pace", type=float, default=5.0, help="seconds for which every member beats once a second")
     parser.add_argument("--json", type=Path, help="add the figures to this file, a line of JSON each")
     args = parser.parse_args()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
     names = ("floor", "told", "applied", "entered")
-    print(f"{'members':>8}", *(f"{name + ' ms':>11}" for name in names), "   beats/s  CPU share  KiB each  change bytes")
+    print(
+        f"{'members':>8}",
+        *(f"{name + ' ms':>11}" for name in names),
+        "   beats/s  CPU share  KiB each  change bytes  founded s",
+    )
     for count in map(limit, map(int, args.members.split(","))):
-        found = measure(count, args.deaths)
+        found = measure(count, args.deaths, args.pace)
         medians = found["median_ms"]
         assert isinstance(medians, dict)
         print(f"{count:8}", *(f"{medians[name]:11}" for name in names), end="")
