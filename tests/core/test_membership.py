@@ -24,6 +24,7 @@ from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Hun
 from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
+    CaughtUp,
     Complain,
     Contract,
     Ending,
@@ -246,6 +247,19 @@ def test_a_silence_counts_from_the_last_word_however_many_others_are_looked_at_b
     assert [made.members for made in rosters(desk.waits(1, A, B))] == [(A, B)]
     assert rosters(desk.waits(10, A)) == []
     assert [made.members for made in rosters(desk.waits(1, A))] == [(A,)]
+
+
+def test_a_joiner_that_fell_silent_before_it_was_seated_is_evicted_in_its_time() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    joiner = Member("r1", 1)
+    desk.waits(5, A, C)
+    desk.hears(join(joiner), CaughtUp(member=joiner, step=3))  # its last words
+    assert rosters(desk.waits(9, A, C)) == []
+    version = desk.machine.version
+    seated = rosters(desk.hears(*(Entered(member=member, version=version, step=3) for member in (A, C))))
+    assert [made.members for made in seated] == [(A, joiner, C)]
+    assert [e.member for e in desk.waits(2, A, C) if isinstance(e, Kill)] == [joiner]
 
 
 def test_whoever_wants_the_whole_roster_gets_it_even_without_a_seat() -> None:
