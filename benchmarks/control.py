@@ -45,6 +45,7 @@ BEATS = 20_000
 """At least so many, each on its own."""
 SPARE_FILES = 100
 NAMES = ("floor", "told", "applied", "entered")
+OTHERS = ("beats_a_second", "cpu_share", "kib_each", "change_bytes", "founded_s")
 
 
 def limit(members: int) -> int:
@@ -203,20 +204,13 @@ def main() -> None:
     args = parser.parse_args()
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
-    print(
-        f"{'members':>8}",
-        *(f"{name + ' ms':>11}" for name in NAMES),
-        "   beats/s  CPU share  KiB each  change bytes  founded s",
-    )
+    print(f"{'members':>8}", *(f"{name:>14}" for name in (*NAMES, *OTHERS)))
     for count in map(limit, map(int, args.members.split(","))):
         found = measure(count, args.deaths, args.pace)
         medians = found["median_ms"]
         assert isinstance(medians, dict)
-        print(f"{count:8}", *(f"{medians[name]:11}" for name in NAMES), end="")
-        print(
-            f"{found['beats_a_second']:11}{found['cpu_share']:11}{found['kib_each']:10}{found['change_bytes']:14}",
-            flush=True,
-        )
+        figures = [medians[name] for name in NAMES] + [found[name] for name in OTHERS]
+        print(f"{count:8}", *(f"{figure:>14}" for figure in figures), flush=True)
         if args.json:
             with args.json.open("a") as file:
                 file.write(json.dumps({**found, "machine": machine, "commit": commit.stdout.strip()}) + "\n")
