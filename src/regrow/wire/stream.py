@@ -88,16 +88,16 @@ class Stream:
             return
         try:
             data = sock.recv(size_bytes)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            ended.set_exception(PeerError(f"the connection to {self.peer} broke: {error.strerror}"))
+            return
+        try:
             if not data:
                 raise PeerError(f"the connection to {self.peer} was closed by the peer")
             if not taken(data) and not ended.done():
                 ended.set_result(None)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            broken = PeerError(f"the connection to {self.peer} broke: {error.strerror}")
-            broken.__cause__ = error
-            ended.set_exception(broken)
         except Exception as error:  # the reader's own: it is raised where the reader waits
             if not ended.done():
                 ended.set_exception(error)
