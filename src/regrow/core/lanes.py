@@ -174,8 +174,8 @@ def deal(lanes: int, members: int) -> tuple[range, ...]:
 
 
 def _count(lanes: int, start: int, stop: int) -> int:
-    """How many maximal subtrees cover [start, stop). A subtree is a block of a power of two that begins at a multiple of it, cut
-    off at the last lane."""
+    """How many maximal subtrees cover [start, stop). A subtree is a block of a power of two that begins at a multiple of it,
+    cut off at the last lane."""
     if stop == lanes:
         stop = 1 << lanes.bit_length()
     found = 0
