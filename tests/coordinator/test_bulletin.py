@@ -6,7 +6,7 @@ from pathlib import Path
 from room import R0, R1, Room, exited, pushed, run
 
 from regrow.core.change import Misfit, apply
-from regrow.core.messages import Amend, Push, Want
+from regrow.core.messages import Amend, Push, Missed
 from regrow.core.roster import Member, Roster, Version
 from regrow.wire.tcp import Connection
 
@@ -51,7 +51,7 @@ def test_a_member_that_missed_a_change_asks_for_the_whole_roster(tmp_path: Path)
         told = await amended(first)
         misfit = apply(founded, told.change)
         assert isinstance(misfit, Misfit)
-        await first.send(Want(member=R0, why=misfit.why))
+        await first.send(Missed(member=R0, why=misfit.why))
         whole = await first.receive()
         assert isinstance(whole, Push) and whole.roster.members == (R0,)
         assert whole.roster.version == told.change.version

@@ -37,7 +37,7 @@ from regrow.core.messages import (
     Refuse,
     StatelessFound,
     Stop,
-    Want,
+    Missed,
 )
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version
 
@@ -264,13 +264,13 @@ def test_a_joiner_that_fell_silent_before_it_was_seated_is_evicted_in_its_time()
 
 def test_whoever_wants_the_whole_roster_gets_it_even_without_a_seat() -> None:
     desk = Desk()
-    assert desk.hears(Want(member=A, why="none is held")) == []
+    assert desk.hears(Missed(member=A, why="none is held")) == []
     desk.founded()
     desk.sees_dead(B)
     newest = desk.machine.roster
     assert newest is not None
     for member in (A, B):
-        assert desk.hears(Want(member=member, why="it does not fit")) == [Send(member=member, message=Push(roster=newest))]
+        assert desk.hears(Missed(member=member, why="it does not fit")) == [Send(member=member, message=Push(roster=newest))]
 
 
 def test_silence_of_all_evicts_nobody() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from queue import Queue
 
 from regrow.core.change import change
-from regrow.core.messages import Amend, Contract, FromMember, Join, Message, Push, Want
+from regrow.core.messages import Amend, Contract, FromMember, Join, Message, Push, Missed
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Present, Roster, Version, compose
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
@@ -66,14 +66,14 @@ def test_a_change_is_applied_and_one_that_does_not_fit_is_answered_by_wanting_th
         async def coordinate(connection: Connection) -> None:
             await said(connection, Join)
             await connection.send(Amend(change=change(second, third)))  # it holds none yet
-            want = await said(connection, Want)
-            assert want == Want(member=R0, why="the change to roster 1.3 is one since 1.2, and none is held")
+            want = await said(connection, Missed)
+            assert want == Missed(member=R0, why="the change to roster 1.3 is one since 1.2, and none is held")
             await connection.send(Amend(change=change(second, third)))  # nor while it waits, and that is said once
             await connection.send(Push(roster=first))
             await connection.send(Amend(change=change(first, second)))
             await connection.send(Amend(change=change(third, fourth)))  # a change in between is missing
-            want = await said(connection, Want)
-            assert want == Want(member=R0, why="the change to roster 1.4 is one since 1.3, and 1.2 is held")
+            want = await said(connection, Missed)
+            assert want == Missed(member=R0, why="the change to roster 1.4 is one since 1.3, and 1.2 is held")
             await connection.send(Push(roster=fourth))
             done.set()
             await connection.receive()

@@ -63,7 +63,7 @@ from regrow.core.messages import (
     Report,
     StallSeen,
     StopWanted,
-    Want,
+    Missed,
 )
 from regrow.core.records import (
     JobEnded,
@@ -250,7 +250,7 @@ class Server:
         return True
 
     def _note(self, line: Line, message: FromMember) -> None:
-        if isinstance(message, Want):
+        if isinstance(message, Missed):
             line.told = NO_VERSION
         if isinstance(message, Join):
             line.told = message.seen

@@ -76,7 +76,7 @@ from regrow.core.messages import (
     Released,
     StatelessFound,
     Stop,
-    Want,
+    Missed,
 )
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
@@ -243,7 +243,7 @@ class Membership:
                 return self._raise(now, message)
             case Beat():
                 return []
-            case Want():
+            case Missed():
                 return [Send(member=member, message=Push(roster=self.roster))] if self.roster is not None else []
         if presence is None:
             return []  # evicted or dead meanwhile: what it says no longer counts

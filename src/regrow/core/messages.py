@@ -148,7 +148,7 @@ class Beat(_Message, frozen=True, kw_only=True):
     member: Member
 
 
-class Want(_Message, frozen=True, kw_only=True):
+class Missed(_Message, frozen=True, kw_only=True):
     """A change does not fit the roster that is held here: say the newest one whole."""
 
     member: Member
@@ -156,7 +156,7 @@ class Want(_Message, frozen=True, kw_only=True):
 
 
 FromMember = (
-    Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Beat | Want
+    Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Beat | Missed
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from regrow.collectives.line import Line
 from regrow.core.change import Change, Misfit, apply
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Amend, Ask, Beat, FromMember, Join, Meet, Push, Refuse, Stop, Want
+from regrow.core.messages import Amend, Ask, Beat, FromMember, Join, Meet, Push, Refuse, Stop, Missed
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -223,7 +223,7 @@ class Session:
                 self._hold(inbox, roster)
             case Misfit(why=why) if not self._is_wanting:
                 self._is_wanting = True
-                self._outbox.put_nowait(Want(member=self._door.member, why=why))
+                self._outbox.put_nowait(Missed(member=self._door.member, why=why))
 
     async def _speak(self) -> None:
         while True:
