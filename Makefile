@@ -41,6 +41,7 @@ bench: setup
 	$(BIN)/python benchmarks/members.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/transfer.py
+	$(BIN)/python benchmarks/control.py
 
 clean:
 	rm -rf $(VENV) runs

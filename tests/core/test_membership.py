@@ -33,6 +33,7 @@ from regrow.core.messages import (
     Join,
     Left,
     Listen,
+    Missed,
     Overflowed,
     Push,
     Raised,
@@ -264,6 +265,49 @@ def test_silence_evicts_and_tells() -> None:
     (refused,) = desk.hears(join(A, seen=V1))
     assert isinstance(refused, Send)
     assert isinstance(refused.message, Refuse)
+
+
+def test_those_who_fall_silent_together_are_evicted_by_one_roster() -> None:
+    desk = Desk().founded()
+    effects = desk.waits(12, A)
+    (made,) = rosters(effects)
+    assert made.members == (A,)
+    assert [e.member for e in effects if isinstance(e, Kill)] == [B, C]
+    told = [e.member for e in effects if isinstance(e, Send) and e.message == Push(roster=made)]
+    assert told == [A, B, C], "the evicted hear of it too"
+
+
+def test_a_silence_counts_from_the_last_word_however_many_others_are_looked_at_before() -> None:
+    desk = Desk().founded()
+    desk.waits(4, A, B, C)
+    assert rosters(desk.waits(10, A, B)) == []
+    assert [made.members for made in rosters(desk.waits(1, A, B))] == [(A, B)]
+    assert rosters(desk.waits(10, A)) == []
+    assert [made.members for made in rosters(desk.waits(1, A))] == [(A,)]
+
+
+def test_a_joiner_that_fell_silent_before_it_was_seated_is_evicted_in_its_time() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    joiner = Member("r1", 1)
+    desk.waits(5, A, C)
+    desk.hears(join(joiner), CaughtUp(member=joiner, step=3))  # its last words
+    assert rosters(desk.waits(9, A, C)) == []
+    version = desk.machine.version
+    seated = rosters(desk.hears(*(Entered(member=member, version=version, step=3) for member in (A, C))))
+    assert [made.members for made in seated] == [(A, joiner, C)]
+    assert [e.member for e in desk.waits(2, A, C) if isinstance(e, Kill)] == [joiner]
+
+
+def test_whoever_wants_the_whole_roster_gets_it_even_without_a_seat() -> None:
+    desk = Desk()
+    assert desk.hears(Missed(member=A, why="none is held")) == []
+    desk.founded()
+    desk.sees_dead(B)
+    newest = desk.machine.roster
+    assert newest is not None
+    for member in (A, B):
+        assert desk.hears(Missed(member=member, why="it does not fit")) == [Send(member=member, message=Push(roster=newest))]
 
 
 def test_silence_of_all_evicts_nobody() -> None:

@@ -1,6 +1,9 @@
 """What a coordinator tells people, in words."""
 
 from regrow.core.membership_effects import Granted, Lost, Made, Poisoned, Spared
+from regrow.core.roster import Member
+
+_NAMES_MAX = 20
 
 
 def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
@@ -18,8 +21,13 @@ def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
         return f"{notice.poison.words(notice.samples)}; {then}"
     if isinstance(notice, Spared):
         return f"{notice.member} is left alone: {notice.why}"
-    names = ", ".join(str(member) for member in notice.roster.members)
-    return f"roster {notice.roster.version} ({notice.why}): {names}"
+    return f"roster {notice.roster.version} ({notice.why}): {_names(notice.roster.members)}"
+
+
+def _names(members: tuple[Member, ...]) -> str:
+    """No more than a person reads."""
+    rest = [f"{len(members) - _NAMES_MAX} others"] if len(members) > _NAMES_MAX else []
+    return ", ".join([*map(str, members[:_NAMES_MAX]), *rest])
 
 
 def is_routine(notice: Made | Granted | Lost | Poisoned | Spared) -> bool:

@@ -14,6 +14,7 @@ from typing import Protocol, assert_never
 
 import msgspec
 
+from regrow.coordinator.bulletin import Bulletin
 from regrow.coordinator.line import Line
 from regrow.coordinator.notices import idle, is_routine, told
 from regrow.coordinator.store import Store
@@ -49,11 +50,14 @@ from regrow.core.membership_events import (
 )
 from regrow.core.messages import (
     Abandoned,
+    Beat,
     Enlist,
     Exited,
     FromMember,
     HangSeen,
     Join,
+    Message,
+    Missed,
     Push,
     Raised,
     Refuse,
@@ -73,7 +77,7 @@ from regrow.core.records import (
     WorkerRaised,
     WorkerSpared,
 )
-from regrow.core.roster import Endpoint, Member
+from regrow.core.roster import NO_VERSION, Endpoint, Member
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
 from regrow.wire.tcp import Connection, Listener, listen
@@ -124,6 +128,7 @@ class Server:
         self._started: set[Member] = set()
         self._dead: set[Member] = set()
         self._lines: dict[Member, Line] = {}
+        self._bulletin = Bulletin(*((self._saved.base, self._saved.roster) if self._saved else ()))
         self._events: deque[MembershipEvent] = deque()
         self._is_feeding = False
         self._undone: deque[MembershipEffect] = deque()
@@ -225,26 +230,30 @@ class Server:
         if former is not None:
             former.connection.abort()  # it came back: what it is told now must not go to the line it gave up
         try:
-            await self._listen_to(member, connection)
+            await connection.receive_each(lambda message: self._hear(member, line, message))
         finally:
             line.close()
             if self._lines.get(member) is line:
                 del self._lines[member]
 
-    async def _listen_to(self, member: Member, connection: Connection) -> None:
-        while True:
-            message = await connection.receive()
-            if not isinstance(message, FromMember):
-                self._refuse(str(member), f"{type(message).__name__} is not for a coordinator")
-                return
-            if names_member(message) != member:
-                self._refuse(str(member), f"spoke in the name of {names_member(message)}")
-                return
-            self._note(message)
-            self._feed(Heard(now=_now(), message=message))
+    def _hear(self, member: Member, line: Line, message: Message) -> bool:
+        """False: it may not go on like that."""
+        if not isinstance(message, FromMember):
+            self._refuse(str(member), f"{type(message).__name__} is not for a coordinator")
+            return False
+        if names_member(message) != member:
+            self._refuse(str(member), f"spoke in the name of {names_member(message)}")
+            return False
+        if not isinstance(message, Beat):
+            self._note(line, message)
+        self._feed(Heard(now=_now(), message=message))
+        return True
 
-    def _note(self, message: FromMember) -> None:
+    def _note(self, line: Line, message: FromMember) -> None:
+        if isinstance(message, Missed):
+            line.told = NO_VERSION
         if isinstance(message, Join):
+            line.told = message.seen
             steps = message.contract.terms.get("steps", "")
             self._steps = int(steps) if steps.isdecimal() and len(steps) < 19 else None
         if isinstance(message, Raised):
@@ -304,8 +313,9 @@ class Server:
                     self._refuse(str(member), message.why)
                 if isinstance(message, Push):
                     faultpoint("push", roster=message.roster.version.n)
-                if member in self._lines:
-                    self._lines[member].say(message)
+                line = self._lines.get(member)
+                if line is not None:
+                    self._bulletin.tell(line, message)
             case Start(member=member, delay_s=delay_s, why=why):
                 faultpoint("order")
                 self._started.add(member)
@@ -380,12 +390,12 @@ class Server:
             self._loop.call_exception_handler({"message": "the coordinator failed", "exception": error})
 
 
-_SEAT = SeatTaken.__struct_fields__
-
-
 def _made(made: Made, steps: int | None) -> RosterMade:
     roster = made.roster
-    seats = tuple(SeatTaken(**{name: getattr(seat, name) for name in _SEAT}) for seat in roster.seats)
+    seats = tuple(
+        SeatTaken(member=seat.member, founder=seat.founder, lanes=seat.lanes, spectates=seat.spectates)
+        for seat in roster.seats
+    )
     return RosterMade(
         version=roster.version,
         cause=roster.cause,

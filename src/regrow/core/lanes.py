@@ -7,6 +7,7 @@ sibling stands for their parent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import TypeVar
 
 import msgspec
@@ -132,17 +133,26 @@ def missing(lanes: int, nodes: Iterable[Node]) -> frozenset[int] | None:
     return frozenset(range(lanes)) - held if len(held) == len(listed) and held <= set(range(lanes)) else None
 
 
+_SEARCH_MAX = 2048
+"""Members, times the places at which the lanes of each may end: a few milliseconds."""
+
+
+@lru_cache(maxsize=4)
 def deal(lanes: int, members: int) -> tuple[range, ...]:
     """Contiguous lanes for each member: as even as can be, then cut where it leaves the fewest subtrees.
 
     Every member gets the floor or the ceiling of lanes / members: the slowest decides the step. Among those cuts, fewest
     subtrees at the worst member (rounds of the reduce), then fewest in all (bytes sent). Members beyond the lanes get none.
+    In a job so large that the search would keep a roster waiting, the first even cut is taken as it is.
     """
     if members < 1 or lanes < 1:
         raise Invariant(f"cannot deal {lanes} lanes to {members} members")
     if members >= lanes:
         return tuple(range(min(i, lanes), min(i + 1, lanes)) for i in range(members))
     least, most = lanes // members, -(-lanes // members)
+    larger = lanes % members
+    if members * min(larger, members - larger) > _SEARCH_MAX:
+        return tuple(range(i * lanes // members, (i + 1) * lanes // members) for i in range(members))
     # best[i][stop] = (worst, total, start): the best way for the first i members to end at stop, i having begun at start.
     best: list[dict[int, tuple[int, int, int]]] = [{0: (0, 0, 0)}]
     for index in range(members):
@@ -164,16 +174,15 @@ def deal(lanes: int, members: int) -> tuple[range, ...]:
 
 
 def _count(lanes: int, start: int, stop: int) -> int:
-    """How many maximal subtrees cover [start, stop)."""
-
-    def walk(node: Node) -> int:
-        if start <= node.start and node.stop <= stop:
-            return 1
-        if node.stop <= start or stop <= node.start:
-            return 0
-        return sum(walk(child) for child in children(node))
-
-    return walk(root(lanes))
+    """How many maximal subtrees cover [start, stop). A subtree is a block of a power of two that begins at a multiple of it,
+    cut off at the last lane."""
+    if stop == lanes:
+        stop = 1 << lanes.bit_length()
+    found = 0
+    while start < min(stop, lanes):
+        start += min(start & -start or stop, 1 << ((stop - start).bit_length() - 1))
+        found += 1
+    return found
 
 
 def spread(missing: Iterable[int], members: int) -> tuple[tuple[int, ...], ...]:

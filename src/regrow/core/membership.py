@@ -69,6 +69,7 @@ from regrow.core.messages import (
     Join,
     Left,
     Listen,
+    Missed,
     Overflowed,
     Push,
     Raised,
@@ -99,6 +100,10 @@ class _Presence(msgspec.Struct, kw_only=True):
     is_released: bool = False
     """The others went on under a planned roster without it."""
 
+    @property
+    def holds_state(self) -> bool:
+        return self.founder or self.entered != NO_VERSION
+
 
 class Membership:
     """`handle(event) -> effects`; time arrives inside events."""
@@ -115,6 +120,8 @@ class Membership:
         self._lost: set[str] = set(saved.lost) if saved else set()
         self._resumed = saved is not None and bool(saved.lives)
         self._present: dict[Member, _Presence] = {}
+        self._awaited: set[Member] = set(self.roster.members) if self.roster else set()
+        """Members of the newest roster that have not said that they entered it."""
         self._gone: set[Member] = set(saved.doomed) if saved else set()
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
@@ -130,6 +137,8 @@ class Membership:
         self._agentless_s: float | None = None
         """Since when there is no line to the agent; None while there is one."""
         self._heard_s = 0.0
+        self._lapse_s = 0.0
+        """Until then nobody's lease can lapse: it was looked at every member, and silences only begin anew."""
         self._joined: set[Member] = set()
         self._now_s = 0.0
         self._complained_s: float | None = None
@@ -234,11 +243,13 @@ class Membership:
                 return self._raise(now, message)
             case Beat():
                 return []
+            case Missed():
+                return [Send(member=member, message=Push(roster=self.roster))] if self.roster is not None else []
         if presence is None:
             return []  # evicted or dead meanwhile: what it says no longer counts
         match message:
             case Entered(version=version, step=step):
-                presence.entered = max(presence.entered, version)
+                self._enter(member, presence, version)
                 self._floor = max(self._floor, step)
                 return self._admit(f"entered-{member}")
             case CaughtUp(step=at):
@@ -294,7 +305,7 @@ class Membership:
         if member not in self._present:
             founder = seat.founder if seat else False
             self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
-        self._present[member].entered = max(self._present[member].entered, join.entered)
+        self._enter(member, self._present[member], join.entered)
         self._present[member].told = NO_VERSION  # it may have been lost, or the answer to it
         effects: list[MembershipEffect] = []
         if self._stopping:
@@ -305,6 +316,11 @@ class Membership:
         if self._ending:
             return [*effects, Kill(member=member, why="the job is ending")]
         return effects + (self._admit(f"join-{member}") if self.roster else self._found(f"join-{member}"))
+
+    def _enter(self, member: Member, presence: _Presence, version: Version) -> None:
+        presence.entered = max(presence.entered, version)
+        if presence.entered == self.version:
+            self._awaited.discard(member)
 
     def _refuse(self, member: Member, difference: str) -> list[MembershipEffect]:
         why = f"{member.replica} cannot take part: {difference}"
@@ -446,18 +462,10 @@ class Membership:
             return self._give_up()
         if self.roster is None:
             return effects
-        if now - self._opened_s > self._config.lease_s:
-            for member in self._seated():
-                if member in self._gone:
-                    continue
-                presence = self._present.get(member)
-                if presence is not None and (presence.left is not None or presence.is_released):
-                    continue
-                heard_s = presence.heard_s if presence else self._opened_s
-                if now - heard_s > self._config.lease_s and self._can_go_on_without(member, now):
-                    effects += self._evict(member, f"silent for {now - heard_s:.1f} s", f"evicted-{member}")
-                    if self._over:
-                        return effects
+        if now - self._opened_s > self._config.lease_s and now > self._lapse_s:
+            effects += self._evict_silent(now)
+            if self._over:
+                return effects
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
             self._complained_s = None
             effects += self._issue("complaint", "a group broke, and every member lives")
@@ -466,6 +474,22 @@ class Membership:
         if self._ending and not self._over:
             effects += self._finish()
         return effects
+
+    def _evict_silent(self, now: float) -> list[MembershipEffect]:
+        """Everybody who is silent, by one roster; nobody while no holder of the state is heard."""
+        silent: dict[Member, str] = {}
+        is_held, self._lapse_s = False, now + self._config.lease_s
+        for member in self._seated():
+            presence = self._present.get(member)
+            if member in self._gone or (presence is not None and (presence.left is not None or presence.is_released)):
+                continue
+            heard_s = presence.heard_s if presence else self._opened_s
+            self._lapse_s = min(self._lapse_s, heard_s + self._config.lease_s)
+            if now - heard_s > self._config.lease_s:
+                silent[member] = f"silent for {now - heard_s:.1f} s"
+            else:
+                is_held |= presence is not None and presence.holds_state
+        return self._evict(silent, f"evicted-{next(iter(silent))}") if silent and is_held else []
 
     def _may_come(self, members: Iterable[Member]) -> bool:
         """May another replica still join these?"""
@@ -484,7 +508,7 @@ class Membership:
             self._present.pop(member, None)
             return [self._persist(), Kill(member=member, why=why)]
         if self._can_go_on_without(member, now):
-            effects = self._blame(member, hung.place) + self._evict(member, why, f"hung-{member}")
+            effects = self._blame(member, hung.place) + self._evict({member: why}, f"hung-{member}")
             return effects + (self._end_begins() if self._halt is not None and not self._over else [])
         if member in self._spared:
             return []
@@ -497,8 +521,7 @@ class Membership:
             presence = self._present.get(other)
             if other == member or presence is None or presence.left is not None or presence.is_released:
                 continue
-            holds_state = presence.founder or presence.entered != NO_VERSION
-            if holds_state and now - presence.heard_s <= self._config.lease_s:
+            if presence.holds_state and now - presence.heard_s <= self._config.lease_s:
                 return True
         return False
 
@@ -507,20 +530,23 @@ class Membership:
         if self._complained_s is None:
             self._complained_s = now
 
-    def _evict(self, member: Member, why: str, cause: str) -> list[MembershipEffect]:
-        self._gone.add(member)
-        self._present.pop(member, None)
-        made = self._issue(cause, f"{member} is evicted: {why}")
-        told: list[MembershipEffect] = []
-        if self.roster is not None and not self._over:
-            told = [Send(member=member, message=Push(roster=self.roster))]
-        return [*made, *told, Kill(member=member, why=why)]
+    def _evict(self, whys: dict[Member, str], cause: str) -> list[MembershipEffect]:
+        """These members, each for its reason, by one roster."""
+        for member in whys:
+            self._gone.add(member)
+            self._present.pop(member, None)
+        effects = self._issue(cause, "; ".join(f"{member} is evicted: {why}" for member, why in whys.items()))
+        for member, why in whys.items():
+            if self.roster is not None and not self._over:
+                effects.append(Send(member=member, message=Push(roster=self.roster)))
+            effects.append(Kill(member=member, why=why))
+        return effects
 
     # Rosters
 
     def _found(self, cause: str) -> list[MembershipEffect]:
         """The first roster, once everyone who can still come is there."""
-        if self.roster is not None:
+        if self.roster is not None or len(self._present) + len(self._lost) < len(self._config.replicas):
             return []
         awaited = [replica for replica in self._config.replicas if replica not in self._lost]
         if {member.replica for member in self._present} != set(awaited) or not awaited:
@@ -532,9 +558,7 @@ class Membership:
     def _admit(self, cause: str) -> list[MembershipEffect]:
         """Once the current roster was entered by all its members: seat the joiners that can be, have the others listen."""
         roster = self.roster
-        if roster is None or self._ending:
-            return []
-        if not all((p := self._present.get(m)) is not None and p.entered == roster.version for m in roster.members):
+        if roster is None or self._ending or self._awaited:
             return []
         self._base = None
         waiting = {member: presence for member, presence in self._present.items() if roster.seat(member) is None}
@@ -557,8 +581,10 @@ class Membership:
 
     def _seated(self) -> tuple[Member, ...]:
         """Everybody whose word may count: of the newest roster, and of its base while not all have entered it."""
-        rosters = [roster for roster in (self.roster, self._base) if roster is not None]
-        return tuple(sorted({member for roster in rosters for member in roster.members}))
+        roster, base = self.roster, self._base
+        if roster is None or base is None:
+            return roster.members if roster is not None else ()
+        return tuple(sorted({*roster.members, *base.members}))
 
     def _seat(self, member: Member) -> Seat | None:
         for roster in (self.roster, self._base):
@@ -599,11 +625,11 @@ class Membership:
         self._n += 1
         self._complained_s = None
         version = Version(self._term, self._n)
-        seats = {member: self._seat_of(member) for member in members}
+        staying = [member for member in self._seated() if member in members]  # in order: thousands need not be sorted again
+        seats = {member: self._seat_of(member) for member in (*staying, *sorted(members.difference(staying)))}
         if base is not None:
-            new = {m: msgspec.structs.replace(seat, is_new=True) for m, seat in seats.items() if base.seat(m) is None}
-            seats |= new
-        told = {*members, *(base.members if base is not None else ())}
+            for member in [member for member in seats if base.seat(member) is None]:
+                seats[member] = msgspec.structs.replace(seats[member], is_new=True)
         self._base = base
         assert self._lanes is not None, "the first member to join says how many lanes there are"
         self._suspicion.forget(self._floor)
@@ -615,8 +641,11 @@ class Membership:
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
         planned_from = base.version if base is not None else None
         self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from)
+        self._awaited = set(members)
+        self._lapse_s = 0.0  # whoever is seated now may have been silent for long
         push = Push(roster=self.roster)
-        pushes = [Send(member=member, message=push) for member in sorted(told)]
+        told = self.roster.members if base is None else sorted({*members, *base.members})
+        pushes = [Send(member=member, message=push) for member in told]
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
 
     def _listens(self, members: Iterable[Member]) -> list[MembershipEffect]:

@@ -55,7 +55,7 @@ class Persist(msgspec.Struct, frozen=True, kw_only=True):
     saved: Saved
 
 
-class Send(msgspec.Struct, frozen=True, kw_only=True):
+class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """To this member, if it is connected; a member that connects later is sent the newest roster."""
 
     member: Member

@@ -13,7 +13,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class Heard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member sent a message."""
 
     now: float

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from regrow.core.change import Change
 from regrow.core.lanes import Cell
 from regrow.core.listener import Listener, Record
 from regrow.core.membership_config import MembershipConfig
@@ -147,7 +148,16 @@ class Beat(_Message, frozen=True, kw_only=True):
     member: Member
 
 
-FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Beat
+class Missed(_Message, frozen=True, kw_only=True):
+    """A change does not fit the roster that is held here: say the newest one whole."""
+
+    member: Member
+    why: str
+
+
+FromMember = (
+    Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Beat | Missed
+)
 
 
 # From the coordinator to a member
@@ -178,6 +188,12 @@ class Stop(_Message, frozen=True, kw_only=True):
 
 
 ToMember = Push | Listen | Refuse | Stop
+
+
+class Amend(_Message, frozen=True, kw_only=True):
+    """A Push as it travels to whoever holds the roster that this is a change of."""
+
+    change: Change
 
 
 # From the agent to a coordinator elsewhere: every connection begins with Enlist, then all reports so far, in order
@@ -398,4 +414,4 @@ class Denied(_Message, frozen=True, kw_only=True):
 
 Door = Challenge | Hello | Welcome | Denied
 
-Message = FromMember | ToMember | FromAgent | ToAgent | Between | Door
+Message = FromMember | ToMember | Amend | FromAgent | ToAgent | Between | Door

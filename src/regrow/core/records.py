@@ -25,7 +25,7 @@ class JobOpened(_Fact, frozen=True, kw_only=True):
     command: tuple[str, ...]
 
 
-class SeatTaken(msgspec.Struct, frozen=True, kw_only=True):
+class SeatTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     member: Member
     founder: bool
     lanes: tuple[int, ...]

@@ -2,7 +2,13 @@
 
 Only the coordinator makes rosters. A version is (term, n) and only ever grows: the term rises with each start of a
 coordinator, n with each roster of that term.
+
+What there is one of for each member is nothing for the garbage collector (gc=False): it holds no cycles, and looking through
+thousands of them takes longer than everything else.
 """
+
+from collections.abc import Iterable
+from functools import cached_property
 
 import msgspec
 
@@ -10,7 +16,7 @@ from regrow.core.errors import Invariant
 from regrow.core.lanes import Cell, deal
 
 
-class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Version(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Names a roster, and with it an attempt at a step."""
 
     term: int
@@ -23,7 +29,7 @@ class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
 NO_VERSION = Version(0, 0)
 
 
-class Member(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Member(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One life of one replica. A restarted replica is a new member."""
 
     replica: str
@@ -33,7 +39,7 @@ class Member(msgspec.Struct, frozen=True, order=True, array_like=True):
         return f"{self.replica}.{self.incarnation}"
 
 
-class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Where a process listens."""
 
     host: str
@@ -43,7 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True):
         return f"{self.host}:{self.port}"
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member's place in a roster."""
 
     member: Member
@@ -78,8 +84,8 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Roster(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes part from now on."""
+class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Who takes part from now on. It never changes, so what is looked up in it is found once."""
 
     version: Version
     seats: tuple[Seat, ...]
@@ -101,18 +107,23 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     waits: str = ""
     """Why its members compute nothing until a newer roster comes; empty when they do."""
 
-    @property
+    @cached_property
     def members(self) -> tuple[Member, ...]:
         return tuple(seat.member for seat in self.seats)
 
+    @cached_property
+    def _places(self) -> dict[Member, int]:
+        return {seat.member: index for index, seat in enumerate(self.seats)}
+
     def seat(self, member: Member) -> Seat | None:
-        return next((seat for seat in self.seats if seat.member == member), None)
+        index = self._places.get(member)
+        return None if index is None else self.seats[index]
 
     def index(self, member: Member) -> int:
-        for index, seat in enumerate(self.seats):
-            if seat.member == member:
-                return index
-        raise Invariant(f"{member} has no seat in roster {self.version}")
+        index = self._places.get(member)
+        if index is None:
+            raise Invariant(f"{member} has no seat in roster {self.version}")
+        return index
 
     def skipped(self, step: int) -> frozenset[int]:
         return frozenset(cell.lane for cell in self.skips if cell.step == step)
@@ -122,7 +133,7 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
         return {suspect.cell.lane: suspect.replicas for suspect in self.suspects if suspect.cell.step == step}
 
 
-class Present(msgspec.Struct, frozen=True, kw_only=True):
+class Present(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a roster has to know of a member."""
 
     endpoint: Endpoint
@@ -137,20 +148,30 @@ def compose(version: Version, present: dict[Member, Present], lanes: int, floor:
     Spectators get no lanes, unless there is nobody else.
     """
     members = sorted(present)
-    working = [member for member in members if not present[member].spectates] or members
-    dealt = dict(zip(working, deal(lanes, len(working)), strict=True))
-    seats = tuple(
+    is_idle = all(present[member].spectates for member in members)
+    seats = (
         Seat(
             member=member,
             endpoint=present[member].endpoint,
             founder=present[member].founder,
-            lanes=tuple(dealt.get(member, ())),
-            spectates=member not in dealt,
+            lanes=(),
+            spectates=present[member].spectates and not is_idle,
             is_new=present[member].is_new,
         )
         for member in members
     )
-    return Roster(version=version, seats=seats, floor=floor, cause=cause)
+    return Roster(version=version, seats=dealt(seats, lanes), floor=floor, cause=cause)
+
+
+def dealt(seats: Iterable[Seat], lanes: int) -> tuple[Seat, ...]:
+    """The same seats with so many lanes dealt among those that do not spectate."""
+    taken = tuple(seats)
+    shares = iter(deal(lanes, sum(not seat.spectates for seat in taken)))
+    return tuple(_with_lanes(seat, () if seat.spectates else tuple(next(shares))) for seat in taken)
+
+
+def _with_lanes(seat: Seat, lanes: tuple[int, ...]) -> Seat:
+    return seat if seat.lanes == lanes else msgspec.structs.replace(seat, lanes=lanes)
 
 
 def at_home(roster: Roster, lanes: int, replicas: tuple[str, ...]) -> Roster:

@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from regrow.collectives.line import Line
+from regrow.core.change import Change, Misfit, apply
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Ask, Attend, Beat, FromMember, Join, Listen, Meet, Push, Refuse, Stop, Want
+from regrow.core.messages import Amend, Ask, Attend, Beat, FromMember, Join, Listen, Meet, Missed, Push, Refuse, Stop, Want
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -73,6 +74,10 @@ class Session:
         self._inbox: Inbox | None = None
         self._join: Callable[[], Join] | None = None
         self._connection: Connection | None = None
+        self._held: Roster | None = None
+        """The newest roster heard: what a change is applied to."""
+        self._is_wanting = False
+        """The whole roster was asked for on this connection, and has not come yet."""
         self.meetings = Meetings()
         self.donor = Donor()
         self.snapshots = SnapshotDonor()
@@ -165,6 +170,7 @@ class Session:
 
     async def _connect(self) -> Connection:
         self._connection = await connect(self._door.coordinator, self._door.token, str(self._door.member), _CONNECT_S)
+        self._is_wanting = False
         return self._connection
 
     async def _listen(self, connection: Connection) -> None:
@@ -201,7 +207,10 @@ class Session:
             return
         match message:
             case Push(roster=roster):
-                inbox.pushed(roster)
+                self._is_wanting = False
+                self._hold(inbox, roster)
+            case Amend(change=change):
+                self._amend(inbox, change)
             case Listen(roster=roster):
                 inbox.listen_told(roster)
             case Stop():
@@ -210,6 +219,18 @@ class Session:
                 inbox.refused(why, is_lost)
             case _:
                 self._journal.write(Refused(peer="coordinator", why=f"sent {type(message).__name__}"))
+
+    def _hold(self, inbox: Inbox, roster: Roster) -> None:
+        self._held = roster
+        inbox.pushed(roster)
+
+    def _amend(self, inbox: Inbox, change: Change) -> None:
+        match apply(self._held, change):
+            case Roster() as roster:
+                self._hold(inbox, roster)
+            case Misfit(why=why) if not self._is_wanting:
+                self._is_wanting = True
+                self._outbox.put_nowait(Missed(member=self._door.member, why=why))
 
     async def _speak(self) -> None:
         while True:
