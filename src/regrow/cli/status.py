@@ -189,7 +189,7 @@ def _replica(
     end = exited.get(member)
     if end is not None and end.clean:
         state = "finished"
-    elif saved is not None and name in saved.lost:
+    elif saved is not None and saved.staff is not None and name in saved.staff.lost:
         state = "lost"
     elif end is None and is_launched and is_child(started.pid, job.pid):
         state = "running" if seat is not None else "joining"

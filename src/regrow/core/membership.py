@@ -10,8 +10,11 @@ Rules (docs/protocol.md, invariants M1 to M7):
   incarnation.
 - A joiner listens until it has caught up, and is seated by a planned roster, once every member has entered the current one:
   one change is digested before the next. One that cannot keep up, or that the members wait for, is seated at once.
-- While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is answered
-  by a roster of both.
+- Whoever leaves as planned is left out by a planned roster. A failure meanwhile is answered first, and the wish is taken up
+  again after it. The members never leave all at once: somebody who holds the state stays.
+- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once.
+- While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is
+  answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights.
 - A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
@@ -45,6 +48,7 @@ from regrow.core.membership_effects import (
     Send,
     Spared,
     Start,
+    WishTold,
 )
 from regrow.core.membership_events import (
     AgentCame,
@@ -57,6 +61,7 @@ from regrow.core.membership_events import (
     Stalled,
     StopRequested,
     Ticked,
+    WishCame,
 )
 from regrow.core.messages import (
     Beat,
@@ -80,7 +85,9 @@ from regrow.core.messages import (
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
+from regrow.core.staff import found
 from regrow.core.suspicion import Suspicion
+from regrow.core.wishes import Limits, Wish, is_met, overtaken, refusal
 
 
 class _Presence(msgspec.Struct, kw_only=True):
@@ -112,7 +119,9 @@ class Membership:
         """The roster that a planned one is entered from, until all have entered it."""
         self._floor = saved.floor if saved else 0
         self._lives: dict[str, int] = dict(saved.lives) if saved else {}
-        self._lost: set[str] = set(saved.lost) if saved else set()
+        self.staff = saved.staff if saved and saved.staff else found(config.replicas, config.spares)
+        self._wishes = saved.wishes if saved else ()
+        self._wished = saved.wished if saved else 0
         self._resumed = saved is not None and bool(saved.lives)
         self._present: dict[Member, _Presence] = {}
         self._gone: set[Member] = set(saved.doomed) if saved else set()
@@ -172,6 +181,8 @@ class Membership:
                 return self._expire(now)
             case StopRequested():
                 return self._stop()
+            case WishCame(wish=wish, ticket=ticket):
+                return self._wish(wish, ticket)
         assert_never(event)
 
     # Starting
@@ -182,9 +193,9 @@ class Membership:
             self._over = True
             return [self._persist(), self._ended]
         if not self._resumed:
-            self._lives = dict.fromkeys(self._config.replicas, 0)
+            self._lives = dict.fromkeys(self.staff.names, 0)
         # After a restart some of these may never have been started: an agent starts each incarnation at most once.
-        starts = [Member(replica, life) for replica, life in self._lives.items() if replica not in self._lost]
+        starts = [Member(replica, self._lives[replica]) for replica in self.staff.runs]
         return [
             self._persist(),
             *(Start(member=member, delay_s=0.0, why="the job starts") for member in starts),
@@ -199,7 +210,9 @@ class Membership:
                 base=self._base,
                 lives=dict(self._lives),
                 floor=self._floor,
-                lost=tuple(sorted(self._lost)),
+                staff=self.staff,
+                wishes=self._wishes,
+                wished=self._wished,
                 ending=self._ending,
                 lanes=self._lanes,
                 spent=self._budget.spent,
@@ -217,7 +230,44 @@ class Membership:
             return []
         self._stopping = True
         # Said before it is durable: a full disk must not keep a job from being stopped, and nothing unsafe follows from it.
-        return [*(Send(member=member, message=Stop()) for member in self._present), self._persist()]
+        said: list[MembershipEffect] = [Send(member=member, message=Stop()) for member in self._present]
+        if self.roster is not None and self.roster.waits:
+            return said + self._issue("stop", "the job stops, and waits for nobody")
+        return [*said, self._persist()]
+
+    def _wish(self, wish: Wish, ticket: int) -> list[MembershipEffect]:
+        config, staff = self._config, self.staff
+        if self._ending or self._stopping or self._halt is not None:
+            why: str | None = "the job is ending: nobody comes or goes any more"
+        elif self.roster is None:
+            why = "the job has not begun: ask again once it trains, or start it with another --replicas"
+        else:
+            why = refusal(wish, staff, Limits(least=config.min_replicas, most=config.max_replicas))
+        if why is not None:
+            return [WishTold(wish=wish, state="refused", why=why, ticket=ticket)]
+        there = self._there()
+        match wish.kind:
+            case "scale":
+                staff = staff.scaled(wish.replicas, there)
+                staff = staff.trimmed(config.spares, there)
+                staff = staff.hired(staff.target + config.spares + len(staff.moving) - len(staff.stays))
+            case "leave":
+                staff = staff.without(wish.replica)
+            case "migrate":
+                staff = staff.moved(wish.replica).hired(1)
+        fresh = staff.names[len(self.staff.names) :]
+        self.staff = staff
+        self._lives.update(dict.fromkeys(fresh, 0))
+        self._wished += 1
+        wish = msgspec.structs.replace(wish, number=self._wished)
+        self._wishes = (*self._wishes, wish)
+        starts = [Start(member=Member(replica, 0), delay_s=0.0, why=str(wish)) for replica in fresh]
+        told = WishTold(wish=wish, state="granted", ticket=ticket)
+        return [self._persist(), told, *starts, *self._admit(f"wish-{wish.number}")]
+
+    def _there(self) -> frozenset[str]:
+        """The replicas that have a seat."""
+        return frozenset(member.replica for member in self.roster.members) if self.roster is not None else frozenset()
 
     # Messages
 
@@ -314,11 +364,10 @@ class Membership:
         return effects + self._lose(member.replica, why)
 
     def _lose(self, replica: str, why: str) -> list[MembershipEffect]:
-        if replica in self._lost:
+        if replica in self.staff.lost:
             return []
-        self._lost.add(replica)
-        left = len(set(self._config.replicas) - self._lost)
-        return [Lost(replica=replica, why=why, left=left, needed=self._config.min_replicas)]
+        self.staff = self.staff.losing(replica)
+        return [Lost(replica=replica, why=why, left=len(self.staff.runs), needed=self._config.min_replicas)]
 
     def _raise(self, now: float, raised: Raised) -> list[MembershipEffect]:
         is_joiner = self.roster is not None and self._is_joiner(raised.member)
@@ -375,7 +424,9 @@ class Membership:
             return effects + self._finish()
         if has_left:
             return effects
-        return effects + self._restart(died)
+        effects += self._restart(died)
+        # It may have been the one that was to take a place.
+        return effects if self._over else effects + self._admit(f"died-{member}")
 
     def _blame(self, member: Member, place: Place | None, struck: bool = False) -> list[MembershipEffect]:
         """Was it the lane that it died in?"""
@@ -406,10 +457,13 @@ class Membership:
 
     def _restart(self, died: Died) -> list[MembershipEffect]:
         replica = died.member.replica
-        if self._lives.get(replica) != died.member.incarnation:
+        if self._lives.get(replica) != died.member.incarnation or replica in self.staff.retired:
             return []
+        if replica in self.staff.leaving or replica in self.staff.moving:
+            self.staff = self.staff.retiring(replica)
+            return [self._persist()]
         effects: list[MembershipEffect] = []
-        if replica not in self._lost:
+        if replica not in self.staff.lost:
             allowed = self._budget.spend(replica, died.now)
             if isinstance(allowed, Exhausted):
                 effects += self._lose(replica, allowed.why)
@@ -421,12 +475,12 @@ class Membership:
                 why = f"{died.member} {died.how}"
                 granted = Granted(member=member, restart=allowed, why=why)
                 return [self._persist(), granted, Start(member=member, delay_s=allowed.delay_s, why=why)]
-        left, needed = len(set(self._config.replicas) - self._lost), self._config.min_replicas
+        left, needed = len(self.staff.runs), self._config.min_replicas
         if not left:
             return effects + self._end("failed", "no replica is left that may be restarted")
         if left < needed:
-            gone = ", ".join(sorted(self._lost))
-            why = f"only {left} of {len(self._config.replicas)} replicas may still run ({gone} will not be restarted)"
+            gone = ", ".join(sorted(self.staff.lost))
+            why = f"only {left} of {left + len(self.staff.lost)} replicas may still run ({gone} will not be restarted)"
             return effects + self._end(
                 "failed", f"{why}, and the job needs {needed}: mend the cause, or lower --min-replicas"
             )
@@ -469,7 +523,7 @@ class Membership:
 
     def _may_come(self, members: Iterable[Member]) -> bool:
         """May another replica still join these?"""
-        return not self._ending and bool(set(self._config.replicas) - self._lost - {m.replica for m in members})
+        return not self._ending and bool(set(self.staff.stays) - {m.replica for m in members})
 
     def _hung(self, hung: Hung) -> list[MembershipEffect]:
         """The agent's judgement may be wrong. That costs a restart, never the state, and never a result."""
@@ -522,38 +576,97 @@ class Membership:
         """The first roster, once everyone who can still come is there."""
         if self.roster is not None:
             return []
-        awaited = [replica for replica in self._config.replicas if replica not in self._lost]
-        if {member.replica for member in self._present} != set(awaited) or not awaited:
+        awaited = {replica for replica in self.staff.places if replica not in self.staff.lost}
+        founders = {member: presence for member, presence in self._present.items() if member.replica in awaited}
+        if {member.replica for member in founders} != awaited or not awaited:
             return []
-        for presence in self._present.values():
+        for presence in founders.values():
             presence.founder = True
-        return self._make(set(self._present), cause, "every replica is ready")
+        return self._make(set(founders), cause, "every replica is ready")
 
     def _admit(self, cause: str) -> list[MembershipEffect]:
-        """Once the current roster was entered by all its members: seat the joiners that can be, have the others listen."""
+        """Once the current roster was entered by all its members: what was wished and holds by now, and the next change."""
         roster = self.roster
         if roster is None or self._ending:
             return []
         if not all((p := self._present.get(m)) is not None and p.entered == roster.version for m in roster.members):
             return []
         self._base = None
-        waiting = {member: presence for member, presence in self._present.items() if roster.seat(member) is None}
-        waiting = {member: presence for member, presence in waiting.items() if not presence.is_released}
-        urgent = [m for m, p in waiting.items() if p.overflowed or _is_held_up(roster)]
+        return self._fulfil() + self._change(roster, cause)
+
+    def _fulfil(self) -> list[MembershipEffect]:
+        """Those who had to go are gone; wishes that hold, or never will, are over."""
+        there, before = self._there(), (self.staff, self._wishes)
+        kills: list[Kill] = []
+        for name in (*self.staff.leaving, *self.staff.moving):
+            if not self.staff.goes(name) or name in there:
+                continue
+            self.staff = self.staff.retiring(name)
+            member = Member(name, self._lives[name])
+            if member not in self._dead and self._is_joiner(member):
+                self._gone.add(member)
+                self._present.pop(member, None)
+                kills.append(Kill(member=member, why="it is not needed any more"))
+        told: list[WishTold] = []
+        for wish in self._wishes:
+            why = overtaken(wish, self.staff)
+            if why is not None:
+                told.append(WishTold(wish=wish, state="overtaken", why=why))
+            elif is_met(wish, self.staff, there):
+                told.append(WishTold(wish=wish, state="fulfilled"))
+        over = {each.wish for each in told}
+        self._wishes = tuple(wish for wish in self._wishes if wish not in over)
+        return [self._persist(), *kills, *told] if (self.staff, self._wishes) != before else []
+
+    def _change(self, roster: Roster, cause: str) -> list[MembershipEffect]:
+        """Seat those who can be, leave out those who go, deal lanes anew; have those listen who are needed."""
+        needed = self._needed(roster)
+        is_held_up = _is_held_up(roster)
+        urgent = [m for m in needed if is_held_up or self._present[m].overflowed]
         if urgent:
             # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
             return self._make({*roster.members, *urgent}, cause, f"{_names(urgent)} joined, and the others wait for it")
-        ready = [m for m, p in waiting.items() if p.has_caught_up]
-        if ready and self._complained_s is not None:
-            return []  # no boundary of a broken roster passes: its successor comes first
-        if ready:
-            return self._make({*roster.members, *ready}, cause, f"{_names(ready)} joined", base=roster)
+        if is_held_up or self._complained_s is not None:
+            return []  # no boundary of it passes: its successor comes first
+        ready = [member for member in needed if self._present[member].has_caught_up]
+        if planned := self._plan(roster, ready, cause):
+            return planned
         told: list[MembershipEffect] = []
-        for member, presence in sorted(waiting.items(), key=lambda item: item[0]):
-            if presence.told != roster.version:
-                presence.told = roster.version
+        for member in needed:
+            if self._present[member].told != roster.version:
+                self._present[member].told = roster.version
                 told.append(Send(member=member, message=Listen(roster=roster)))
         return told
+
+    def _needed(self, roster: Roster) -> list[Member]:
+        """Those who are to be seated next; the others stay parked."""
+        waiting = [
+            member
+            for member, presence in self._present.items()
+            if roster.seat(member) is None and not presence.is_released and member.replica in self.staff.stays
+        ]
+
+        def rank(member: Member) -> tuple[bool, bool, bool, Member]:
+            presence = self._present[member]
+            is_placed = member.replica in self.staff.places
+            return not presence.has_caught_up, presence.told == NO_VERSION, not is_placed, member
+
+        if self._config.shadow or _is_held_up(roster):
+            return sorted(waiting)
+        return sorted(waiting, key=rank)[: self.staff.cast(self._there()).wanted(self._there())]
+
+    def _plan(self, roster: Roster, ready: list[Member], cause: str) -> list[MembershipEffect]:
+        """A roster that is entered at a boundary, if anything is to change."""
+        seated, least = set(roster.members), self._config.min_replicas
+        staff = self.staff.cast({member.replica for member in (*seated, *ready)})
+        going = {member for member in seated if staff.goes(member.replica)}
+        staying = {member.replica for member in (seated - going) | set(ready)}
+        if not seated - going or len(staying & set(staff.places)) < least:
+            going = set()  # those who come are seated first: somebody who holds the state stays, and enough to go on
+        if not (ready or going) and staff.places == self.staff.places:
+            return []
+        told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
+        return self._make((seated - going) | set(ready), cause, ", ".join(told) or "places have changed", base=roster)
 
     def _seated(self) -> tuple[Member, ...]:
         """Everybody whose word may count: of the newest roster, and of its base while not all have entered it."""
@@ -576,8 +689,7 @@ class Membership:
             return []
         staying = {member for member in self._seated() if member not in self._gone}
         staying = {m for m in staying if (p := self._present.get(m)) is None or (p.left is None and not p.is_released)}
-        if self._ending and staying and all(self._is_joiner(member) for member in staying):
-            # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
+        if self._ending and staying and all(self._comes_too_late(member) for member in staying):
             self._gone |= staying
             return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(staying))]
         if staying:
@@ -589,6 +701,13 @@ class Membership:
         poison = "" if self._halt is None else f"; {self._halt.why}"
         return self._end(outcome, f"every member of roster {roster.version} is lost, the last because {why}{poison}")
 
+    def _comes_too_late(self, member: Member) -> bool:
+        """For the end: a joiner when those who could have healed it have left; one that has handed over to those who have."""
+        if self._is_joiner(member):
+            return True
+        has_any_left = self._left_well or any(presence.left is not None for presence in self._present.values())
+        return has_any_left and self.roster is not None and self.roster.seat(member) is None
+
     def _is_joiner(self, member: Member) -> bool:
         """Present or on its way, and it has never entered a roster."""
         presence = self._present.get(member)
@@ -599,6 +718,7 @@ class Membership:
         self._n += 1
         self._complained_s = None
         version = Version(self._term, self._n)
+        self.staff = self.staff.cast({member.replica for member in members})
         seats = {member: self._seat_of(member) for member in members}
         told = {*members, *(base.members if base is not None else ())}
         self._base = base
@@ -606,18 +726,26 @@ class Membership:
         self._suspicion.forget(self._floor)
         roster = compose(version, seats, self._lanes, self._floor, cause)
         if self._config.on_loss == "shrink":
-            roster = at_home(roster, self._lanes, self._config.replicas)
+            roster = at_home(roster, self._lanes, self.staff.places)
         elif len(members) > 1 or self._may_come(members):
             roster = msgspec.structs.replace(roster, suspects=self._suspicion.suspects)
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
         planned_from = base.version if base is not None else None
-        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from)
+        waits = self._waits(roster)
+        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from, waits=waits)
         push = Push(roster=self.roster)
         pushes = [Send(member=member, message=push) for member in sorted(told)]
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
 
+    def _waits(self, roster: Roster) -> str:
+        """Why its members must not go on; empty when they may."""
+        working, needed = sum(not seat.spectates for seat in roster.seats), self._config.min_replicas
+        if working >= needed or self._stopping or self._ending or self._halt is not None:
+            return ""
+        return f"{working} of the {needed} replicas that the job needs are here"
+
     def _listens(self, members: Iterable[Member]) -> list[MembershipEffect]:
-        """Those among them that listen until they enter the planned roster: to its base, whomever they listened to so far."""
+        """Those among them that listen until they enter the planned roster: to its base, whomever they heard before."""
         base = self._base
         if base is None:
             return []
@@ -626,11 +754,10 @@ class Membership:
 
     def _seat_of(self, member: Member) -> Present:
         presence = self._present.get(member)
-        if presence is not None:
-            return Present(endpoint=presence.endpoint, founder=presence.founder)
-        seat = self._seat(member)
-        assert seat is not None, f"{member} is neither present nor seated"
-        return Present(endpoint=seat.endpoint, founder=seat.founder)
+        known = presence if presence is not None else self._seat(member)
+        assert known is not None, f"{member} is neither present nor seated"
+        spectates = member.replica not in self.staff.places
+        return Present(endpoint=known.endpoint, founder=known.founder, spectates=spectates)
 
     # The end
 

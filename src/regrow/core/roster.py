@@ -149,8 +149,8 @@ def compose(version: Version, present: dict[Member, Present], lanes: int, floor:
     return Roster(version=version, seats=seats, floor=floor, cause=cause)
 
 
-def at_home(roster: Roster, lanes: int, replicas: tuple[str, ...]) -> Roster:
-    """The same members, each with the lanes that are its own while every replica is there; nobody takes over another's."""
-    homes = dict(zip(replicas, deal(lanes, len(replicas)), strict=True))
-    seats = tuple(msgspec.structs.replace(seat, lanes=tuple(homes[seat.member.replica])) for seat in roster.seats)
+def at_home(roster: Roster, lanes: int, places: tuple[str, ...]) -> Roster:
+    """The same members, each with the lanes that are its own while every place is taken; nobody takes over another's."""
+    homes = dict(zip(places, deal(lanes, len(places)), strict=True))
+    seats = tuple(msgspec.structs.replace(seat, lanes=tuple(homes.get(seat.member.replica, ()))) for seat in roster.seats)
     return msgspec.structs.replace(roster, seats=seats, shrinks=True)

@@ -23,11 +23,13 @@ from regrow.core.membership_effects import (
     Send,
     Spared,
     Start,
+    WishTold,
 )
-from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked
+from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked, WishCame
 from regrow.core.messages import Beat, FromMember
 from regrow.core.open_orders import OpenOrders
 from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned
+from regrow.core.wishes import Wish
 
 if TYPE_CHECKING:
     from regrow.sim.world import World
@@ -74,6 +76,10 @@ class Coordinator:
 
     def hear(self, message: FromMember) -> None:
         self.take(Heard(now=self._world.timeline.now, message=message))
+
+    def wish(self, wish: Wish) -> None:
+        """The operator's: nobody hears it while the coordinator is down."""
+        self.take(WishCame(now=self._world.timeline.now, ticket=0, wish=wish))
 
     def agent_came(self) -> None:
         self.take(AgentCame(now=self._world.timeline.now))
@@ -136,6 +142,8 @@ class Coordinator:
                 world.referee.fact("coordinator", ReplicaLost(replica=replica, why=why, left=left, needed=needed))
             case Spared():
                 pass
+            case WishTold():
+                world.referee.wished(effect)
             case End(outcome=outcome, why=why):
                 self.ended = effect
                 world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

@@ -11,7 +11,7 @@ from regrow.core.order import mix
 from regrow.core.records import Fact
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
-from regrow.sim.faults import Faults, plan
+from regrow.sim.faults import Faults, plan, wishes
 from regrow.sim.feeds import Feeds
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
@@ -101,7 +101,8 @@ class World:
             on_poison="skip" if seed % 8 == 6 else "stop",
         )
         self.coordinator = Coordinator(self, config)
-        self.faults = Faults(self, plan(chance, faults))
+        asked = wishes(Chance(mix(seed, 3)), most=4) if faults and mix(seed, 4) % 2 else ()
+        self.faults = Faults(self, (*plan(chance, faults), *asked))
 
     def run(self) -> str:
         """Returns how the job ended; raises Foul when it broke a rule."""
