@@ -125,6 +125,8 @@ class Attendance:
         self.next: Roster | None = None
         """A planned roster that is formed beside the acting one."""
         self._next_formed = False
+        self.handed: tuple[Member, ...] = ()
+        """Those who may have gone on without this member: it has stated its last row, and seen no verdict."""
         self._is_leaving = False
         """The others have gone on under a planned roster without this member."""
         self.listening: Listening | None = None
@@ -304,10 +306,8 @@ class Attendance:
             return []
         if self.listening is not None:
             return self._listen(self.listening)
-        if self._is_leaving and self.acting is not None:
-            self.task = Task.GONE
-            told = Released(member=self.me, version=self.acting.version, step=self.step)
-            return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
+        if self._is_leaving:
+            return self._release()
         if self.roster is None or self._formed != self.roster.version:
             return []
         if self._resolution is None or self._resolution.version != self.roster.version:
@@ -315,6 +315,12 @@ class Attendance:
                 return []  # nobody resolves a planned roster
             return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
         return self._go_on(self.roster, self._resolution)
+
+    def _release(self) -> list[Effect]:
+        assert self.acting is not None, "whoever leaves as planned has worked"
+        self.task = Task.GONE
+        told = Released(member=self.me, version=self.acting.version, step=self.step)
+        return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
 
     def _ask(self, work: Exchange | Fetch | Serve | Load | Reduce | Bound) -> list[Effect]:
         self.task = Task.BUSY
@@ -330,6 +336,7 @@ class Attendance:
             digest=self.result.digest if self.result else 0,
             reporter=self._resolution.reporter if self.result and self._resolution else None,
             held=tuple(sorted(self.held)),
+            handed=self.handed,
             last=self._last,
             manifest=self._initial if self.step == 0 else (),
         )
@@ -346,7 +353,9 @@ class Attendance:
             self.task = Task.GONE
             message = StatelessFound(member=self.me, version=version, why=outcome.why)
             return [Tell(message=message), Leave(why=outcome.why, fault="stateless")]
-        self._resolution, self.acting, self._last = outcome, roster, outcome.last
+        if self.me in outcome.left:
+            return self._release()
+        self._resolution, self.acting, self._last, self.handed = outcome, roster, outcome.last, ()
         drop: tuple[Node, ...] = ()
         if self.holds_state and self.step == outcome.step:
             self.result, self._attempt = None, version
@@ -402,6 +411,8 @@ class Attendance:
             ready=self.next.version if self.next is not None and self._next_formed else NO_VERSION,
             listener=self._next_listener(),
         )
+        if row.ready != NO_VERSION and self.next is not None and self.next.seat(self.me) is None:
+            self.handed = self.next.members
         return effects + self._ask(Bound(version=roster.version, row=row))
 
     def _reduce(self, roster: Roster) -> Reduce:
@@ -480,6 +491,7 @@ class Attendance:
                     return [Tell(message=self._left), leave]
                 if stop:
                     self._last = self.step + 1
+                self.handed = ()
                 commit = self._commit("boundary", switch)
                 if switch is not None:
                     return self._switch(switch) + commit

@@ -142,6 +142,8 @@ class Membership:
         self._joined: set[Member] = set()
         self._now_s = 0.0
         self._complained_s: float | None = None
+        self._parted_s: float | None = None
+        """Since when one that has handed over is gone, though not all have gone on yet: they may wait for it in vain."""
         self._stopping = saved.stopping if saved else False
         self._ending = saved.ending if saved else False
         self._left_well = False
@@ -366,6 +368,8 @@ class Membership:
     def _lose(self, replica: str, why: str) -> list[MembershipEffect]:
         if replica in self.staff.lost:
             return []
+        if len(self.staff.stays) <= self._config.min_replicas:
+            self.staff = self.staff.recalled()
         self.staff = self.staff.losing(replica)
         return [Lost(replica=replica, why=why, left=len(self.staff.runs), needed=self._config.min_replicas)]
 
@@ -409,6 +413,8 @@ class Membership:
         if has_left and not died.clean and not was_given_up:
             self._failed_late.append(f"{member} {died.how} after its last step")
         effects: list[MembershipEffect] = []
+        if self._sits(member) and not is_seated and self._parted_s is None:
+            self._parted_s = died.now
         if has_left:
             effects += self._end_begins()
             self._await_others(died.now)
@@ -515,6 +521,8 @@ class Membership:
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
             self._complained_s = None
             effects += self._issue("complaint", "a group broke, and every member lives")
+        if self._parted_s is not None and now - self._parted_s > self._config.grace_s:
+            effects += self._issue("parted", "not everybody has gone on without those who left")
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
         if self._ending and not self._over:
@@ -591,7 +599,7 @@ class Membership:
             return []
         if not all((p := self._present.get(m)) is not None and p.entered == roster.version for m in roster.members):
             return []
-        self._base = None
+        self._base = self._parted_s = None
         return self._fulfil() + self._change(roster, cause)
 
     def _fulfil(self) -> list[MembershipEffect]:
@@ -689,7 +697,8 @@ class Membership:
             return []
         staying = {member for member in self._seated() if member not in self._gone}
         staying = {m for m in staying if (p := self._present.get(m)) is None or (p.left is None and not p.is_released)}
-        if self._ending and staying and all(self._comes_too_late(member) for member in staying):
+        if self._ending and staying and all(self._is_joiner(member) for member in staying):
+            # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
             self._gone |= staying
             return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(staying))]
         if staying:
@@ -701,13 +710,6 @@ class Membership:
         poison = "" if self._halt is None else f"; {self._halt.why}"
         return self._end(outcome, f"every member of roster {roster.version} is lost, the last because {why}{poison}")
 
-    def _comes_too_late(self, member: Member) -> bool:
-        """For the end: a joiner when those who could have healed it have left; one that has handed over to those who have."""
-        if self._is_joiner(member):
-            return True
-        has_any_left = self._left_well or any(presence.left is not None for presence in self._present.values())
-        return has_any_left and self.roster is not None and self.roster.seat(member) is None
-
     def _is_joiner(self, member: Member) -> bool:
         """Present or on its way, and it has never entered a roster."""
         presence = self._present.get(member)
@@ -716,7 +718,7 @@ class Membership:
     def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
         """`base`: it is planned, and its members go on under that one until all of them are ready."""
         self._n += 1
-        self._complained_s = None
+        self._complained_s = self._parted_s = None
         version = Version(self._term, self._n)
         self.staff = self.staff.cast({member.replica for member in members})
         seats = {member: self._seat_of(member) for member in members}

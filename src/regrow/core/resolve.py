@@ -7,6 +7,9 @@ every state-holding member holds the complete result of the newest attempt at t.
 "ok", so all who were members of that attempt hold its result: committing never rests on the passer surviving, nor on
 determinism. Members that hold state but were not in the newest attempt do not exist: one roster without you ends you.
 
+Except for those that leave as planned. One that has stated its last row does not know whether the others have gone on
+without it, so it testifies only beside one of them, and one that they are more than a step ahead of has left.
+
 Otherwise the step is redone, and only what is missing is computed: subtrees that are held stay with one named holder.
 """
 
@@ -40,6 +43,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """Who reports that attempt, if its boundary is passed."""
     held: tuple[Node, ...] = ()
     """Subtrees of `step` whose sum this member holds."""
+    handed: tuple[Member, ...] = ()
+    """Those who may have gone on without this member, under a planned roster that it is ready to leave for."""
     last: int
     """The job ends before this step."""
     manifest: Manifest = ()
@@ -69,6 +74,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     late: Member | None
     """Reports the step that this resolution itself commits, if it commits one."""
     why: str
+    left: tuple[Member, ...] = ()
+    """The others have gone on without them, as planned."""
 
     def share(self, member: Member) -> Share:
         return next(share for share in self.shares if share.member == member)
@@ -90,9 +97,12 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
     """Statements in the order of the roster's seats."""
     if tuple(s.member for s in table) != roster.members:
         raise Invariant(f"the table {[str(s.member) for s in table]} is not roster {roster.version}")
-    holders = [s for s in table if s.holds_state]
+    holders = [s for s in table if s.holds_state and not _is_mute(s, roster)]
     if not holders:
         return Stateless(why=f"none of {', '.join(map(str, roster.members))} holds the job's state")
+    top = max(s.step for s in holders)
+    left = tuple(s.member for s in table if s.holds_state and (_is_mute(s, roster) or (s.handed and s.step < top - 1)))
+    holders = [s for s in holders if s.member not in left]
     step, why = _step_in_doubt(holders)
     if step < roster.floor:
         return Stateless(why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}")
@@ -110,7 +120,13 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
         reporter=holders[0].member,
         late=_late_reporter(holders, step),
         why=why,
+        left=left,
     )
+
+
+def _is_mute(statement: Statement, roster: Roster) -> bool:
+    """Has it handed over, and is nobody here who could say whether they went on?"""
+    return bool(statement.handed) and not any(roster.seat(member) is not None for member in statement.handed)
 
 
 def begin(roster: Roster, lanes: int, step: int, last: int) -> Resolution:

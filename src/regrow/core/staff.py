@@ -126,6 +126,10 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
             self, target=target, places=places, lost=(*self.lost, name), moving=moving
         )._forgetting(name)
 
+    def recalled(self) -> "Staff":
+        """Nobody leaves after all: the job cannot do without them."""
+        return msgspec.structs.replace(self, leaving=())
+
     def retiring(self, name: str) -> "Staff":
         """It is gone for good, as was wished."""
         return msgspec.structs.replace(self, retired=(*self.retired, name))._forgetting(name)

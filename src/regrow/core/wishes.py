@@ -78,6 +78,8 @@ def overtaken(wish: Wish, staff: Staff) -> str | None:
     """Why it will never hold, since something else was wished or happened; None while it may."""
     if wish.kind == "scale" and staff.target != wish.replicas:
         return f"{staff.target} replicas are to work by now"
+    if wish.kind == "leave" and wish.replica in staff.stays:
+        return f"another was given up, and the job cannot do without it: {wish.replica} stays"
     if wish.kind == "migrate" and wish.replica in staff.stays and wish.replica not in staff.moving:
         return f"the replica that was to take its place was given up: {wish.replica} stays"
     return None

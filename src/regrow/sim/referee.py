@@ -166,12 +166,10 @@ class Referee:
         process = self._world.agent.processes[member]
         return process.parted is not None and process.parted.startswith("well")
 
-    def _has_handed_over(self, member: Member) -> bool:
-        """Everybody has gone on without it, as planned: it may not know yet."""
-        newest = self._rosters[max(self._rosters)]
-        processes = self._world.agent.processes
-        is_entered = all(processes[other].attendance.entered == newest.version for other in newest.members)
-        return newest.seat(member) is None and is_entered
+    def _has_handed_over(self, process: "Process") -> bool:
+        """It cannot say whether the others went on without it, and none of them is left."""
+        handed = process.attendance.handed
+        return bool(handed) and not any(self._world.agent.processes[member].alive for member in handed)
 
     def committed(self, process: "Process", commit: Commit, is_alone: bool) -> None:
         plan = self._world.plan
@@ -199,7 +197,7 @@ class Referee:
         processes = list(world.agent.processes.values())
         parted = [p for p in processes if p.parted is not None and p.parted.startswith("well")]
         holders = [p for p in processes if p.alive and p.attendance.holds_state and p.parted is None]
-        holders = [p for p in holders if p.member not in self._left_out and not self._has_handed_over(p.member)]
+        holders = [p for p in holders if p.member not in self._left_out and not self._has_handed_over(p)]
         match end.outcome:
             case "finished" | "stopped":
                 if holders:
