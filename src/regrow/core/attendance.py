@@ -252,7 +252,8 @@ class Attendance:
         seat = roster.seat(self.me)
         if self._goes_beside(roster):
             self.next, self._next_formed = roster, seat is None  # whoever leaves has nothing to form
-            return [Form(roster=roster)] if seat is not None else []
+            form: list[Effect] = [Form(roster=roster)] if seat is not None else []
+            return form + self._complain_again()  # the coordinator that planned it may not have heard of it
         self.roster, self.next, self._is_leaving = roster, None, False
         if roster.base is not None and not self.holds_state and seat is not None:
             return self._form_planned()
@@ -282,9 +283,12 @@ class Attendance:
         effects: list[Effect] = []
         if self._ending:
             effects.append(Tell(message=Ending(member=self.me, step=self.step)))
-        if self._complaint is not None and self._complaint.version in self._current():
-            effects.append(Tell(message=self._complaint))
-        return effects
+        return effects + self._complain_again()
+
+    def _complain_again(self) -> list[Effect]:
+        if self._complaint is None or self._complaint.version not in self._current():
+            return []
+        return [Tell(message=self._complaint)]
 
     def _current(self) -> tuple[Version, ...]:
         """The roster that this member is in, or enters, and the one that is formed beside it."""

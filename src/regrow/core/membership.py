@@ -634,6 +634,8 @@ class Membership:
         if urgent:
             # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
             return self._make({*roster.members, *urgent}, cause, f"{_names(urgent)} joined, and the others wait for it")
+        if roster.waits and not self._waits(self.staff.cast(self._there()).places, roster.members):
+            return self._make(set(roster.members), cause, "enough replicas are here")
         if is_held_up or self._complained_s is not None:
             return []  # no boundary of it passes: its successor comes first
         ready = [member for member in needed if self._present[member].has_caught_up]
@@ -733,15 +735,15 @@ class Membership:
             roster = msgspec.structs.replace(roster, suspects=self._suspicion.suspects)
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
         planned_from = base.version if base is not None else None
-        waits = self._waits(roster)
+        waits = self._waits(self.staff.places, members)
         self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from, waits=waits)
         push = Push(roster=self.roster)
         pushes = [Send(member=member, message=push) for member in sorted(told)]
         return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
 
-    def _waits(self, roster: Roster) -> str:
-        """Why its members must not go on; empty when they may."""
-        working, needed = sum(not seat.spectates for seat in roster.seats), self._config.min_replicas
+    def _waits(self, places: tuple[str, ...], members: Iterable[Member]) -> str:
+        """Why members with these places must not go on; empty when they may."""
+        working, needed = len({member.replica for member in members} & set(places)), self._config.min_replicas
         if working >= needed or self._stopping or self._ending or self._halt is not None:
             return ""
         return f"{working} of the {needed} replicas that the job needs are here"
