@@ -41,7 +41,13 @@ _HANGS = HangConfig()
     default=1,
     show_default=True,
     metavar="M",
-    help="The job ends once fewer replicas than this may still be restarted.",
+    help="The job waits while fewer replicas than this work, and ends once fewer may still be restarted.",
+)
+@click.option(
+    "--max-replicas",
+    type=click.IntRange(min=1),
+    metavar="M",
+    help="`regrow scale` makes no more than this work. Default: no limit.",
 )
 @click.option(
     "--coordinator",
@@ -173,6 +179,7 @@ def run(
     host: str,
     port: int,
     min_replicas: int,
+    max_replicas: int | None,
     coordinator: str | None,
     token_file: Path | None,
     max_restarts: int,
@@ -218,7 +225,7 @@ def run(
     )
     terminal = Terminal(is_quiet=quiet)
     try:
-        _check(replicas, min_replicas, lanes, script, faults, hang_factor)
+        _check(replicas, min_replicas, max_replicas, lanes, script, faults, hang_factor)
         if lanes is not None and (warning := idle(replicas, lanes)) is not None:
             terminal.say(warning)
         token = _token(coordinator, token_file, port, run_dir)
@@ -237,6 +244,7 @@ def run(
                 lease_s=lease,
                 budget=budget,
                 min_replicas=min_replicas,
+                max_replicas=max_replicas,
                 on_loss=on_loss,
                 on_poison=on_poison,
                 poison_after=poison_after,
@@ -290,7 +298,13 @@ def _token(coordinator: str | None, token_file: Path | None, port: int, run_dir:
 
 
 def _check(
-    replicas: int, min_replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...], hang_factor: float
+    replicas: int,
+    min_replicas: int,
+    max_replicas: int | None,
+    lanes: int | None,
+    script: Path,
+    faults: tuple[str, ...],
+    hang_factor: float,
 ) -> None:
     if platform.system() != "Linux":
         raise InfraError(
@@ -301,6 +315,8 @@ def _check(
         raise ConfigError(f"--replicas {replicas}: a job needs at least 1")
     if min_replicas > replicas:
         raise ConfigError(f"--min-replicas {min_replicas} is more than --replicas {replicas}: lower it, or start more")
+    if max_replicas is not None and max_replicas < replicas:
+        raise ConfigError(f"--max-replicas {max_replicas} is less than --replicas {replicas}: raise it, or start fewer")
     if lanes is not None and lanes < 1:
         raise ConfigError(f"--lanes {lanes}: a step needs at least 1")
     if not script.is_file():

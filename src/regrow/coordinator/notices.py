@@ -1,9 +1,11 @@
 """What a coordinator tells people, in words."""
 
-from regrow.core.membership_effects import Granted, Lost, Made, Poisoned, Spared
+from regrow.core.membership_effects import Granted, Lost, Made, Poisoned, Spared, WishTold
+
+Notice = Made | Granted | Lost | Poisoned | Spared | WishTold
 
 
-def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
+def told(notice: Notice) -> str:
     if isinstance(notice, Lost):
         if notice.left < notice.needed:
             return f"{notice.replica} will not be restarted: {notice.why}"
@@ -18,13 +20,17 @@ def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
         return f"{notice.poison.words(notice.samples)}; {then}"
     if isinstance(notice, Spared):
         return f"{notice.member} is left alone: {notice.why}"
+    if isinstance(notice, WishTold):
+        why = f": {notice.why}" if notice.why else ""
+        return f"{notice.wish}: {notice.state}{why}"
     names = ", ".join(str(member) for member in notice.roster.members)
-    return f"roster {notice.roster.version} ({notice.why}): {names}"
+    waits = f"; the job waits: {notice.roster.waits}" if notice.roster.waits else ""
+    return f"roster {notice.roster.version} ({notice.why}): {names}{waits}"
 
 
-def is_routine(notice: Made | Granted | Lost | Poisoned | Spared) -> bool:
+def is_routine(notice: Notice) -> bool:
     """How the job answers a failure that was told already: nobody has to do anything about it."""
-    return isinstance(notice, Made | Granted)
+    return (isinstance(notice, Made) and not notice.roster.waits) or isinstance(notice, Granted)
 
 
 def idle(replicas: int, lanes: int) -> str | None:

@@ -7,6 +7,7 @@ tick; members train on meanwhile.
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -15,7 +16,7 @@ from typing import Protocol, assert_never
 import msgspec
 
 from regrow.coordinator.line import Line
-from regrow.coordinator.notices import idle, is_routine, told
+from regrow.coordinator.notices import Notice, idle, is_routine, told
 from regrow.coordinator.store import Store
 from regrow.core.attendance import names_member
 from regrow.core.errors import ConfigError, InfraError
@@ -34,6 +35,7 @@ from regrow.core.membership_effects import (
     Send,
     Spared,
     Start,
+    WishTold,
 )
 from regrow.core.membership_events import (
     AgentCame,
@@ -46,8 +48,10 @@ from regrow.core.membership_events import (
     Stalled,
     StopRequested,
     Ticked,
+    WishCame,
 )
 from regrow.core.messages import (
+    OPERATOR,
     Abandoned,
     Enlist,
     Exited,
@@ -57,9 +61,11 @@ from regrow.core.messages import (
     Push,
     Raised,
     Refuse,
+    Reply,
     Report,
     StallSeen,
     StopWanted,
+    Want,
 )
 from regrow.core.records import (
     JobEnded,
@@ -70,6 +76,7 @@ from regrow.core.records import (
     RestartPlanned,
     RosterMade,
     SeatTaken,
+    WishNoted,
     WorkerRaised,
     WorkerSpared,
 )
@@ -124,6 +131,9 @@ class Server:
         self._started: set[Member] = set()
         self._dead: set[Member] = set()
         self._lines: dict[Member, Line] = {}
+        self._asking: dict[int, asyncio.Future[Reply]] = {}
+        """Operators that wait for an answer, by their ticket."""
+        self._tickets = itertools.count()
         self._events: deque[MembershipEvent] = deque()
         self._is_feeding = False
         self._undone: deque[MembershipEffect] = deque()
@@ -191,7 +201,8 @@ class Server:
         roster = self._saved.roster if self._saved else None
         if roster is not None:
             if not any(isinstance(fact, RosterMade) and fact.version == roster.version for fact in facts):
-                made = Made(roster=roster, why="saved by a coordinator that died before it noted this")
+                why = "saved by a coordinator that died before it noted this"
+                made = Made(roster=roster, why=why, staff=self._membership.staff)
                 self._journal.write(_made(made, self._steps))
         elif self._saved is None and self._job.config.lanes is not None:
             self._note_job(self._job.config.lanes)
@@ -212,6 +223,9 @@ class Server:
             self._spawn(self._bury(line, died))
 
     async def serve(self, connection: Connection) -> None:
+        if connection.name == OPERATOR:
+            await self._serve_operator(connection)
+            return
         member = member_of(connection.name)
         if member is None:
             self._refuse(connection.peer, f"{connection.name!r} is no member's name")
@@ -230,6 +244,19 @@ class Server:
             line.close()
             if self._lines.get(member) is line:
                 del self._lines[member]
+
+    async def _serve_operator(self, connection: Connection) -> None:
+        want = await connection.receive()
+        if not isinstance(want, Want):
+            self._refuse(connection.peer, f"an operator began with {type(want).__name__}")
+            return
+        ticket = next(self._tickets)
+        reply = self._asking[ticket] = self._loop.create_future()
+        self._feed(WishCame(now=_now(), ticket=ticket, wish=want.wish))
+        try:
+            await connection.send(await reply)
+        finally:
+            del self._asking[ticket]
 
     async def _listen_to(self, member: Member, connection: Connection) -> None:
         while True:
@@ -329,13 +356,23 @@ class Server:
                     LanePoisoned(cell=poison.cell, replicas=poison.replicas, samples=samples, decision=decision)
                 )
                 self._tell(effect)
+            case WishTold():
+                self._tell_wish(effect)
             case End():
                 self.end(effect)
             case _:
                 assert_never(effect)
         return True
 
-    def _tell(self, notice: Made | Granted | Lost | Poisoned | Spared) -> None:
+    def _tell_wish(self, told: WishTold) -> None:
+        wish = told.wish
+        self._journal.write(WishNoted(number=wish.number, wish=str(wish), state=told.state, why=told.why))
+        self._tell(told)
+        asking = self._asking.get(told.ticket) if told.ticket is not None else None
+        if asking is not None and not asking.done():
+            asking.set_result(Reply(is_granted=told.state == "granted", why=told.why, number=wish.number))
+
+    def _tell(self, notice: Notice) -> None:
         self._notice(told(notice), is_routine(notice))
 
     def _tell_made(self, made: Made) -> None:
@@ -399,6 +436,8 @@ def _made(made: Made, steps: int | None) -> RosterMade:
         base=roster.base,
         waits=roster.waits,
         steps=steps,
+        places=made.staff.places,
+        target=made.staff.target,
     )
 
 

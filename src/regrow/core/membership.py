@@ -739,7 +739,7 @@ class Membership:
         self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from, waits=waits)
         push = Push(roster=self.roster)
         pushes = [Send(member=member, message=push) for member in sorted(told)]
-        return [self._persist(), Made(roster=self.roster, why=why), *self._listens(members), *pushes]
+        return [self._persist(), Made(roster=self.roster, why=why, staff=self.staff), *self._listens(members), *pushes]
 
     def _waits(self, places: tuple[str, ...], members: Iterable[Member]) -> str:
         """Why members with these places must not go on; empty when they may."""

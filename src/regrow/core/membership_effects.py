@@ -87,6 +87,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
     roster: Roster
     why: str
+    staff: Staff
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from regrow.core.memory import Memory
 from regrow.core.order import Plan
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
+from regrow.core.wishes import Wish
 
 PROTOCOL = 5
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
@@ -281,6 +282,27 @@ class Ended(_Message, frozen=True, kw_only=True):
 ToAgent = StartWorker | KillWorker | Notice | Ended | Refuse
 
 
+# From an operator to the coordinator, and back
+
+
+OPERATOR = "operator"
+"""The name under which an operator's command comes through the door."""
+
+
+class Want(_Message, frozen=True, kw_only=True):
+    """The operator wants other replicas."""
+
+    wish: Wish
+
+
+class Reply(_Message, frozen=True, kw_only=True):
+    """Granted, and durable; or refused. `number` is what the wish is called from here on."""
+
+    is_granted: bool
+    why: str
+    number: int
+
+
 # Between members
 
 
@@ -367,4 +389,4 @@ class Denied(_Message, frozen=True, kw_only=True):
 
 Door = Challenge | Hello | Welcome | Denied
 
-Message = FromMember | ToMember | FromAgent | ToAgent | Between | Door
+Message = FromMember | ToMember | FromAgent | ToAgent | Want | Reply | Between | Door

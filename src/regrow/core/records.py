@@ -45,6 +45,10 @@ class RosterMade(_Fact, frozen=True, kw_only=True):
     waits: str = ""
     steps: int | None = None
     """Of the whole job; None when no member has said so yet."""
+    places: tuple[str, ...] = ()
+    """The replicas that are to work, there or not."""
+    target: int = 0
+    """How many are to."""
 
 
 class WorkerStarted(_Fact, frozen=True, kw_only=True):
@@ -127,6 +131,16 @@ class LanePoisoned(_Fact, frozen=True, kw_only=True):
     replicas: tuple[str, ...]
     samples: tuple[int, ...]
     decision: str
+
+
+class WishNoted(_Fact, frozen=True, kw_only=True):
+    """The operator's wish, and what became of it: granted, refused, fulfilled or overtaken."""
+
+    number: int
+    """0 when it was refused."""
+    wish: str
+    state: str
+    why: str = ""
 
 
 class RosterReceived(_Fact, frozen=True, kw_only=True):
@@ -240,6 +254,7 @@ Fact = (
     | WorkerSpared
     | ReplicaLost
     | LanePoisoned
+    | WishNoted
     | RosterReceived
     | GroupsAborted
     | GroupsFormed

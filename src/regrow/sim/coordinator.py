@@ -28,7 +28,7 @@ from regrow.core.membership_effects import (
 from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked, WishCame
 from regrow.core.messages import Beat, FromMember
 from regrow.core.open_orders import OpenOrders
-from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned
+from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned, WishNoted
 from regrow.core.wishes import Wish
 
 if TYPE_CHECKING:
@@ -122,9 +122,9 @@ class Coordinator:
                 self._saved = saved
                 world.referee.is_stop_durable |= saved.stopping
                 if saved.roster is not None:
-                    world.referee.made(saved.roster, "made durable")
-            case Made(roster=roster, why=why):
-                world.referee.made(roster, why)
+                    world.referee.made(saved.roster, "made durable", saved.staff)
+            case Made(roster=roster, why=why, staff=staff):
+                world.referee.made(roster, why, staff)
             case Send(member=member, message=message):
                 process = world.agent.processes.get(member)
                 if process is not None and process.alive:
@@ -142,8 +142,9 @@ class Coordinator:
                 world.referee.fact("coordinator", ReplicaLost(replica=replica, why=why, left=left, needed=needed))
             case Spared():
                 pass
-            case WishTold():
+            case WishTold(wish=wish, state=state, why=why):
                 world.referee.wished(effect)
+                world.referee.fact("coordinator", WishNoted(number=wish.number, wish=str(wish), state=state, why=why))
             case End(outcome=outcome, why=why):
                 self.ended = effect
                 world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

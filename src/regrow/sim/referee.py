@@ -17,6 +17,7 @@ from regrow.core.lanes import Cell, missing
 from regrow.core.membership_effects import End, Poisoned, WishTold
 from regrow.core.records import Fact, RosterMade, SeatTaken
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
+from regrow.core.staff import Staff
 
 _GRANTED_S = 60.0
 """Once the faults stop, a wish holds within this."""
@@ -82,7 +83,7 @@ class Referee:
         if len(recent) >= budget.max_restarts:
             self.fail("budget", f"{member} starts, the limit of {budget.max_restarts} restarts was reached before")
 
-    def made(self, roster: Roster, why: str) -> None:
+    def made(self, roster: Roster, why: str, staff: Staff | None) -> None:
         """Once per version: rosters count from the moment they are durable, or pushed, whichever comes first."""
         known = self._rosters.get(roster.version)
         if known is not None:
@@ -123,6 +124,8 @@ class Referee:
             shrinks=roster.shrinks,
             base=roster.base,
             waits=roster.waits,
+            places=staff.places if staff is not None else (),
+            target=staff.target if staff is not None else 0,
         )
         self.fact("coordinator", fact)
 
