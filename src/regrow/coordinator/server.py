@@ -53,6 +53,7 @@ from regrow.core.membership_events import (
 from regrow.core.messages import (
     OPERATOR,
     Abandoned,
+    Dismissed,
     Enlist,
     Exited,
     FromMember,
@@ -77,6 +78,7 @@ from regrow.core.records import (
     RosterMade,
     SeatTaken,
     WishNoted,
+    WorkerDismissed,
     WorkerRaised,
     WorkerSpared,
 )
@@ -130,6 +132,7 @@ class Server:
         self._is_founded = self._saved is not None and self._saved.roster is not None
         self._started: set[Member] = set()
         self._dead: set[Member] = set()
+        self._dismissed: set[Member] = set()
         self._lines: dict[Member, Line] = {}
         self._asking: dict[int, asyncio.Future[Reply]] = {}
         """Operators that wait for an answer, by their ticket."""
@@ -274,6 +277,10 @@ class Server:
         if isinstance(message, Join):
             steps = message.contract.terms.get("steps", "")
             self._steps = int(steps) if steps.isdecimal() and len(steps) < 19 else None
+        if isinstance(message, Dismissed) and message.member not in self._dismissed:
+            self._dismissed.add(message.member)
+            self._journal.write(WorkerDismissed(member=message.member, within_s=message.within_s))
+            self._notice(f"{message.member} was told to end: it hands over within {message.within_s:g} s", False)
         if isinstance(message, Raised):
             self.raised.append(message)
             self._journal.write(

@@ -53,6 +53,7 @@ from regrow.core.errors import Invariant
 from regrow.core.events import (
     Bounded,
     Broken,
+    DismissalCame,
     Event,
     Exchanged,
     Fetched,
@@ -77,7 +78,18 @@ from regrow.core.events import (
 from regrow.core.lanes import Cell, Node, lanes_in, leaf, merges, settled
 from regrow.core.listener import Feed, Heard, Lane, Listener
 from regrow.core.listening import Listening
-from regrow.core.messages import CaughtUp, Complain, Ending, Entered, FromMember, Left, Overflowed, Released, StatelessFound
+from regrow.core.messages import (
+    CaughtUp,
+    Complain,
+    Dismissed,
+    Ending,
+    Entered,
+    FromMember,
+    Left,
+    Overflowed,
+    Released,
+    StatelessFound,
+)
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
@@ -151,6 +163,7 @@ class Attendance:
         self._ending = False
         self._complaint: Complain | None = None
         self._left: Left | None = None
+        self._dismissed: Dismissed | None = None
         self._planned: tuple[tuple[tuple[Node, ...], ...], Holdings] = ((), ())
 
     @property
@@ -166,7 +179,8 @@ class Attendance:
     def handle(self, event: Event) -> list[Effect]:
         match event:
             case RosterPushed(roster=roster):
-                return self._pushed(roster)
+                # A coordinator that made another roster may be one that has not heard of it.
+                return self._pushed(roster) + self._say_dismissed()
             case Formed(version=version):
                 if self.next is not None and version == self.next.version:
                     self._next_formed = True
@@ -206,7 +220,7 @@ class Attendance:
                 self._free()
                 return self._bounded(rows, parted)
             case ListenTold(roster=roster):
-                return self._listen_told(roster)
+                return self._listen_told(roster) + self._say_dismissed()
             case SnapshotsTaken(listener=listener, step=step):
                 if self.listening is not None and listener == self.listening.listener:
                     self.listening.snapshot = step
@@ -238,6 +252,9 @@ class Attendance:
             case StopAsked():
                 self._stop = True
                 return []
+            case DismissalCame(within_s=within_s):
+                self._dismissed = Dismissed(member=self.me, within_s=within_s)
+                return self._say_dismissed()
         assert_never(event)
 
     def _free(self) -> None:
@@ -289,6 +306,9 @@ class Attendance:
         if self._complaint is None or self._complaint.version not in self._current():
             return []
         return [Tell(message=self._complaint)]
+
+    def _say_dismissed(self) -> list[Effect]:
+        return [Tell(message=self._dismissed)] if self._dismissed is not None and self.task is not Task.GONE else []
 
     def _current(self) -> tuple[Version, ...]:
         """The roster that this member is in, or enters, and the one that is formed beside it."""

@@ -68,6 +68,7 @@ from regrow.core.messages import (
     CaughtUp,
     Complain,
     Contract,
+    Dismissed,
     Ending,
     Entered,
     FromMember,
@@ -105,6 +106,8 @@ class _Presence(msgspec.Struct, kw_only=True):
     """Why the members have to wait for it."""
     is_released: bool = False
     """The others went on under a planned roster without it."""
+    parts_by_s: float | None = None
+    """It was told to end, and should have handed over by then."""
 
 
 class Membership:
@@ -245,9 +248,9 @@ class Membership:
             why = "the job has not begun: ask again once it trains, or start it with another --replicas"
         else:
             why = refusal(wish, staff, Limits(least=config.min_replicas, most=config.max_replicas))
-        if why is not None:
-            return [WishTold(wish=wish, state="refused", why=why, ticket=ticket)]
-        there = self._there()
+        if why is not None or self.roster is None:
+            return [WishTold(wish=wish, state="refused", why=why or "", ticket=ticket)]
+        there = self._able(self.roster.members)
         match wish.kind:
             case "scale":
                 staff = staff.scaled(wish.replicas, there)
@@ -267,9 +270,37 @@ class Membership:
         told = WishTold(wish=wish, state="granted", ticket=ticket)
         return [self._persist(), told, *starts, *self._admit(f"wish-{wish.number}")]
 
+    def _dismiss(self, member: Member, presence: _Presence, within_s: float) -> list[MembershipEffect]:
+        """It cannot be refused. Its replica has another life when this one is gone, as after any other end."""
+        if presence.parts_by_s is None:
+            presence.parts_by_s = self._now_s + within_s / 2
+        if self.roster is None or presence.left is not None or presence.is_released:
+            return []
+        if not self._sits(member):
+            self._gone.add(member)
+            del self._present[member]
+            return [self._persist(), Kill(member=member, why="it was told to end")]
+        return self._admit(f"dismissed-{member}") + self._stop_in_time(self._now_s)
+
+    def _stop_in_time(self, now: float) -> list[MembershipEffect]:
+        """All who hold the state were told to end. Somebody may still come to whom they hand over; half of their time is kept
+        for a stop, which takes a boundary."""
+        seated = [member for member in self._seated() if member not in self._gone]
+        if self._stopping or self._ending or not seated or not all(map(self._is_dismissed, seated)):
+            return []
+        by_s = min(self._present[member].parts_by_s or now for member in seated)
+        return self._stop() if now > by_s or not self._may_come(seated) else []
+
     def _there(self) -> frozenset[str]:
         """The replicas that have a seat."""
         return frozenset(member.replica for member in self.roster.members) if self.roster is not None else frozenset()
+
+    def _able(self, members: Iterable[Member]) -> frozenset[str]:
+        """Their replicas, but for those that were told to end."""
+        return frozenset(member.replica for member in members if not self._is_dismissed(member))
+
+    def _is_dismissed(self, member: Member) -> bool:
+        return (presence := self._present.get(member)) is not None and presence.parts_by_s is not None
 
     # Messages
 
@@ -307,6 +338,8 @@ class Membership:
                 if self._sits(member) and version < self.version and (self._base is None or version != self._base.version):
                     return self._issue(f"released-{member}", f"{member} has handed over")
                 return []
+            case Dismissed(within_s=within_s):
+                return self._dismiss(member, presence, within_s)
             case Complain(version=version):
                 is_current = version == self.version or (self._base is not None and version == self._base.version)
                 if is_current and self._complained_s is None:
@@ -525,6 +558,7 @@ class Membership:
             effects += self._issue("parted", "not everybody has gone on without those who left")
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
+        effects += self._stop_in_time(now)
         if self._ending and not self._over:
             effects += self._finish()
         return effects
@@ -634,8 +668,12 @@ class Membership:
         if urgent:
             # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
             return self._make({*roster.members, *urgent}, cause, f"{_names(urgent)} joined, and the others wait for it")
-        if roster.waits and not self._waits(self.staff.cast(self._there()).places, roster.members):
+        if roster.waits and not self._waits(self.staff.cast(self._able(roster.members)).places, roster.members):
             return self._make(set(roster.members), cause, "enough replicas are here")
+        if is_held_up and (dismissed := [m for m in roster.members if self._is_dismissed(m)]):
+            # It cannot hand over at a boundary, and nothing is under way.
+            last = all(self._is_dismissed(member) for member in roster.members)
+            return [] if last else self._evict(dismissed[0], "it was told to end", cause)
         if is_held_up or self._complained_s is not None:
             return []  # no boundary of it passes: its successor comes first
         ready = [member for member in needed if self._present[member].has_caught_up]
@@ -663,16 +701,20 @@ class Membership:
 
         if self._config.shadow or _is_held_up(roster):
             return sorted(waiting)
-        return sorted(waiting, key=rank)[: self.staff.cast(self._there()).wanted(self._there())]
+        able = self._able(roster.members)
+        return sorted(waiting, key=rank)[: self.staff.cast(able).wanted(able)]
 
     def _plan(self, roster: Roster, ready: list[Member], cause: str) -> list[MembershipEffect]:
         """A roster that is entered at a boundary, if anything is to change."""
         seated, least = set(roster.members), self._config.min_replicas
-        staff = self.staff.cast({member.replica for member in (*seated, *ready)})
-        going = {member for member in seated if staff.goes(member.replica)}
+        staff = self.staff.cast(self._able((*seated, *ready)))
+        dismissed = {member for member in seated if self._is_dismissed(member)}
+        going = {member for member in seated if staff.goes(member.replica)} | dismissed
         staying = {member.replica for member in (seated - going) | set(ready)}
-        if not seated - going or len(staying & set(staff.places)) < least:
-            going = set()  # those who come are seated first: somebody who holds the state stays, and enough to go on
+        if len(staying & set(staff.places)) < least:
+            going = dismissed  # what was wished waits until enough are here
+        if not seated - going:
+            going = set()  # somebody who holds the state stays: those who come are seated first
         if not (ready or going) and staff.places == self.staff.places:
             return []
         told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
@@ -722,7 +764,7 @@ class Membership:
         self._n += 1
         self._complained_s = self._parted_s = None
         version = Version(self._term, self._n)
-        self.staff = self.staff.cast({member.replica for member in members})
+        self.staff = self.staff.cast(self._able(members))
         seats = {member: self._seat_of(member) for member in members}
         told = {*members, *(base.members if base is not None else ())}
         self._base = base

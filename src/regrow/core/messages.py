@@ -142,13 +142,22 @@ class Released(_Message, frozen=True, kw_only=True):
     step: int
 
 
+class Dismissed(_Message, frozen=True, kw_only=True):
+    """Told to end by whoever runs its machine: it has this long to hand over."""
+
+    member: Member
+    within_s: float
+
+
 class Beat(_Message, frozen=True, kw_only=True):
     """Still here."""
 
     member: Member
 
 
-FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Beat
+FromMember = (
+    Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Dismissed | Beat
+)
 
 
 # From the coordinator to a member

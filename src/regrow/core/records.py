@@ -115,6 +115,13 @@ class WorkerSpared(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class WorkerDismissed(_Fact, frozen=True, kw_only=True):
+    """It was told to end (SIGTERM), and hands over if it can within this time."""
+
+    member: Member
+    within_s: float
+
+
 class ReplicaLost(_Fact, frozen=True, kw_only=True):
     """It will not be restarted. The job goes on while `left` is at least `needed`."""
 
@@ -252,6 +259,7 @@ Fact = (
     | RestartPlanned
     | WorkerHung
     | WorkerSpared
+    | WorkerDismissed
     | ReplicaLost
     | LanePoisoned
     | WishNoted

@@ -58,7 +58,7 @@ _POINTS = (
     ),
 )
 _COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
-_WISHES = ("scale", "scale", "leave", "migrate")
+_WISHES = ("scale", "scale", "leave", "migrate", "dismiss")
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
 
 
@@ -183,6 +183,11 @@ class Faults:
                 if other is not process:
                     world.groups.split(process, other)
                     world.timeline.after(span_s, None, world.groups.heal, process, other)
+            case "dismiss":
+                process.dismiss(span_s)
+                if chance.happens(0.2):
+                    for other in living:  # the whole machine
+                        other.dismiss(span_s)
             case "corrupt":
                 process.is_faulty = True
             case "reset":

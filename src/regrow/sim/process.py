@@ -29,7 +29,7 @@ from regrow.core.effects import (
     Tell,
 )
 from regrow.core.errors import Invariant
-from regrow.core.events import Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
+from regrow.core.events import DismissalCame, Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
 from regrow.core.lanes import Cell, Node, children, leaf
 from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, ToMember
 from regrow.core.records import Committed, Departed, LaneComputed, RosterAdopted, RosterReceived, StateFetched
@@ -98,6 +98,18 @@ class Process:
         if self.alive and not self.hung:
             self.hung = True
             self.world.timeline.after(span_s, None, self._resume)
+
+    def dismiss(self, within_s: float) -> None:
+        """SIGTERM: it hands over, or ends when its time is up."""
+        if self.alive and self.parted is None:
+            self.world.referee.stops += 1  # when nobody else holds the state
+            self.feed(DismissalCame(within_s=within_s))
+            self.world.timeline.after(within_s, None, self._time_out)
+
+    def _time_out(self) -> None:
+        if self.alive:
+            self.world.referee.late_kills += self.attendance.task is Task.GONE
+            self.die("killed by signal 15")
 
     def _resume(self) -> None:
         if not self.alive:
