@@ -5,8 +5,8 @@ import pytest
 from test_membership import CONFIG, A, B, C, Desk, join, rosters
 
 from regrow.core.membership_effects import Kill, MembershipEffect, Persist, Send, Start, WishTold
-from regrow.core.membership_events import StopRequested, WishCame
-from regrow.core.messages import CaughtUp, Ending, Entered, Listen, Released
+from regrow.core.membership_events import StopRequested, Ticked, WishCame
+from regrow.core.messages import CaughtUp, Dismissed, Ending, Entered, Listen, Released, Stop
 from regrow.core.resolve import Resolution, Stateless, Statement, resolve
 from regrow.core.roster import Endpoint, Member, Roster, Seat, Version
 from regrow.core.staff import found
@@ -208,3 +208,63 @@ def seat(member: Member) -> Seat:
 
 def says(member: Member, step: int = 2, handed: tuple[Member, ...] = ()) -> Statement:
     return Statement(member=member, holds_state=True, step=step, attempt=Version(1, 1), handed=handed, last=9)
+
+
+def dismissed(job: Desk, *told_to_end: Member) -> list[MembershipEffect]:
+    return job.hears(*(Dismissed(member=member, within_s=20.0) for member in told_to_end))
+
+
+def test_whoever_is_told_to_end_is_left_out_at_a_boundary_and_has_another_life() -> None:
+    job = desk()
+    (made,) = rosters(dismissed(job, B))
+    assert members(made) == ["r0.0", "r2.0"] and made.base is not None
+    job.hears(Released(member=B, version=made.base, step=1))
+    enter(job)
+    (start,) = [e for e in job.sees_dead(B) if isinstance(e, Start)]
+    assert start.member == Member("r1", 1) and job.machine.version == made.version
+    job.hears(join(start.member))
+    (made,) = rosters(job.hears(CaughtUp(member=start.member, step=3)))
+    assert members(made) == ["r0.0", "r1.1", "r2.0"]
+
+
+def test_it_goes_though_too_few_are_left_and_these_wait() -> None:
+    job = desk(min_replicas=3)
+    (made,) = rosters(dismissed(job, B))
+    assert members(made) == ["r0.0", "r2.0"] and made.base is not None and made.waits
+
+
+def test_one_that_is_told_to_end_while_the_job_waits_is_not_waited_for() -> None:
+    job = desk(min_replicas=3)
+    job.sees_dead(A)
+    enter(job)
+    effects = dismissed(job, B)
+    (made,) = rosters(effects)
+    assert members(made) == ["r2.0"] and [e.member for e in effects if isinstance(e, Kill)] == [B]
+
+
+def test_when_all_are_told_to_end_and_nobody_comes_the_job_stops() -> None:
+    job = desk()
+    dismissed(job, A, B)
+    assert not [e for e in job.all if isinstance(e, Send) and isinstance(e.message, Stop)]
+    effects = dismissed(job, C)
+    assert [e.member for e in effects if isinstance(e, Send) and isinstance(e.message, Stop)] == [A, B, C]
+
+
+def test_the_last_that_is_told_to_end_waits_for_another_while_there_is_time() -> None:
+    job = desk()
+    job.sees_dead(A)
+    job.sees_dead(B)
+    enter(job)
+    dismissed(job, C)
+    assert job.saved is not None and not job.saved.stopping, "r0 and r1 are on their way"
+    job.now = 11.0
+    job._take(Ticked(now=job.now))
+    assert job.saved.stopping
+
+
+def test_a_parked_or_listening_one_that_is_told_to_end_ends() -> None:
+    job = desk()
+    asks(job, kind="scale", replicas=4)
+    job.hears(join(D))
+    assert [e.member for e in dismissed(job, D) if isinstance(e, Kill)] == [D]
+    assert [e.member for e in job.sees_dead(D) if isinstance(e, Start)] == [Member("r3", 1)]

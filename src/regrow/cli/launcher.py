@@ -53,6 +53,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     membership: MembershipConfig
     audit_every: int
     bucket_bytes: int
+    grace_s: float
     faults: str
     coordinator: Endpoint | None = None
     """Where a coordinator of its own listens; None for one in this process."""
@@ -247,6 +248,7 @@ class Launcher:
             lanes=self._plan.lanes,
             audit_every=self._plan.audit_every,
             bucket_bytes=self._plan.bucket_bytes,
+            grace_s=self._plan.grace_s,
             faults=self._plan.faults,
         )
 

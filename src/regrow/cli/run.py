@@ -98,6 +98,14 @@ _HANGS = HangConfig()
     help="Silence after which a replica is replaced: at least three of its heartbeats, which come every second.",
 )
 @click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a worker that is told to end (SIGTERM) may take to hand over to the others.",
+)
+@click.option(
     "--startup-timeout",
     type=click.FloatRange(min=0),
     default=_HANGS.startup_s,
@@ -187,6 +195,7 @@ def run(
     restart_window: float,
     restart_backoff: float,
     lease: float,
+    grace: float,
     startup_timeout: float,
     hang_factor: float,
     hang_floor: float,
@@ -252,6 +261,7 @@ def run(
             ),
             audit_every=audit_every,
             bucket_bytes=max(1, int(bucket_mb * 2**20)),
+            grace_s=grace,
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
             is_live=terminal.is_screen and os.environ.get("TERM", "dumb") != "dumb" and not (plain or quiet),
