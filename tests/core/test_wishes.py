@@ -201,6 +201,17 @@ def test_one_that_the_others_are_far_ahead_of_has_left() -> None:
     assert outcome.left == (A,) and outcome.step == 3 and outcome.share(A).compute == ()
 
 
+def test_one_that_has_handed_over_and_was_passed_has_left_though_it_is_only_a_step_behind() -> None:
+    board = Roster(version=Version(1, 3), seats=(seat(A), seat(B)), floor=0, cause="died-r2.0")
+    outcome = resolve(board, 6, [says(A, handed=(B,), step=2), says(B, step=3)])
+    assert isinstance(outcome, Resolution) and outcome.left == (A,)
+
+
+def test_a_replica_that_was_given_up_does_not_count_for_the_minimum() -> None:
+    limits = Limits(least=2, most=None)
+    assert refusal(Wish(kind="leave", replica="r1"), STAFF.losing("r2"), limits) is not None
+
+
 def seat(member: Member) -> Seat:
     lanes = () if member == A else tuple(range(6))
     return Seat(member=member, endpoint=Endpoint(str(member), 1), founder=True, lanes=lanes, spectates=not lanes)

@@ -138,7 +138,7 @@ class Attendance:
         """A planned roster that is formed beside the acting one."""
         self._next_formed = False
         self.handed: tuple[Member, ...] = ()
-        """Those who may have gone on without this member: it has stated its last row, and seen no verdict."""
+        """Those who have gone on without this member, or may have: it has stated the row for that."""
         self._is_leaving = False
         """The others have gone on under a planned roster without this member."""
         self.listening: Listening | None = None
@@ -515,7 +515,8 @@ class Attendance:
                     return [Tell(message=self._left), leave]
                 if stop:
                     self._last = self.step + 1
-                self.handed = ()
+                if switch is None:
+                    self.handed = ()
                 commit = self._commit("boundary", switch)
                 if switch is not None:
                     return self._switch(switch) + commit

@@ -8,7 +8,7 @@ every state-holding member holds the complete result of the newest attempt at t.
 determinism. Members that hold state but were not in the newest attempt do not exist: one roster without you ends you.
 
 Except for those that leave as planned. One that has stated its last row does not know whether the others have gone on
-without it, so it testifies only beside one of them, and one that they are more than a step ahead of has left.
+without it, so it testifies only beside one of them; and once they have committed a step without it, it has left.
 
 Otherwise the step is redone, and only what is missing is computed: subtrees that are held stay with one named holder.
 """
@@ -44,7 +44,7 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     held: tuple[Node, ...] = ()
     """Subtrees of `step` whose sum this member holds."""
     handed: tuple[Member, ...] = ()
-    """Those who may have gone on without this member, under a planned roster that it is ready to leave for."""
+    """Those who have gone on without this member, or may have: the members of a planned roster that has no seat for it."""
     last: int
     """The job ends before this step."""
     manifest: Manifest = ()
@@ -101,7 +101,7 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
     if not holders:
         return Stateless(why=f"none of {', '.join(map(str, roster.members))} holds the job's state")
     top = max(s.step for s in holders)
-    left = tuple(s.member for s in table if s.holds_state and (_is_mute(s, roster) or (s.handed and s.step < top - 1)))
+    left = tuple(s.member for s in table if s.holds_state and (_is_mute(s, roster) or _is_passed(s, top)))
     holders = [s for s in holders if s.member not in left]
     step, why = _step_in_doubt(holders)
     if step < roster.floor:
@@ -127,6 +127,11 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
 def _is_mute(statement: Statement, roster: Roster) -> bool:
     """Has it handed over, and is nobody here who could say whether they went on?"""
     return bool(statement.handed) and not any(roster.seat(member) is not None for member in statement.handed)
+
+
+def _is_passed(statement: Statement, top: int) -> bool:
+    """Have those it handed over to committed a step that it took no part in?"""
+    return bool(statement.handed) and (statement.step < top - 1 or (statement.step < top and not statement.complete))
 
 
 def begin(roster: Roster, lanes: int, step: int, last: int) -> Resolution:

@@ -41,6 +41,11 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
         """Everyone that is not about to leave either."""
         return tuple(name for name in self.runs if name not in self.leaving)
 
+    @property
+    def strength(self) -> int:
+        """How many can be expected to work."""
+        return self.target - len(set(self.places) & set(self.lost))
+
     def cast(self, there: Collection[str]) -> "Staff":
         """The places, once these are seated: open ones are taken over, those that move are relieved last.
 

@@ -47,11 +47,11 @@ def refusal(wish: Wish, staff: Staff, limits: Limits) -> str | None:
     if name not in staff.runs:
         return f"there is no replica {name}: the job has {', '.join(staff.stays) or 'none'}"
     if wish.kind == "leave" and name in staff.places:
-        if staff.target == 1:
+        if staff.strength == 1:
             return f"{name} is the only one that works: scale up or migrate it first, or stop the job with Ctrl-C"
-        if staff.target - 1 < limits.least:
+        if staff.strength - 1 < limits.least:
             return (
-                f"the job would have {staff.target - 1} replicas, and needs {limits.least} (--min-replicas): migrate "
+                f"the job would have {staff.strength - 1} replicas, and needs {limits.least} (--min-replicas): migrate "
                 f"{name}, or scale up first"
             )
     return None
