@@ -50,6 +50,15 @@ _HANGS = HangConfig()
     help="`regrow scale` makes no more than this work. Default: no limit.",
 )
 @click.option(
+    "--spares",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Replicas beyond those that work: parked with their model built, until one of them takes over.",
+)
+@click.option("--shadow", is_flag=True, help="Spares stay in step with the others: taking over is a matter of lanes alone.")
+@click.option(
     "--coordinator",
     metavar="HOST:PORT",
     help="Where `regrow coordinator` listens; --run-dir is then its run directory. Default: one inside this process.",
@@ -188,6 +197,8 @@ def run(
     port: int,
     min_replicas: int,
     max_replicas: int | None,
+    spares: int,
+    shadow: bool,
     coordinator: str | None,
     token_file: Path | None,
     max_restarts: int,
@@ -235,6 +246,8 @@ def run(
     terminal = Terminal(is_quiet=quiet)
     try:
         _check(replicas, min_replicas, max_replicas, lanes, script, faults, hang_factor)
+        if shadow and not spares:
+            raise ConfigError("--shadow without --spares: say how many with --spares N")
         if lanes is not None and (warning := idle(replicas, lanes)) is not None:
             terminal.say(warning)
         token = _token(coordinator, token_file, port, run_dir)
@@ -254,6 +267,8 @@ def run(
                 budget=budget,
                 min_replicas=min_replicas,
                 max_replicas=max_replicas,
+                spares=spares,
+                shadow=shadow,
                 on_loss=on_loss,
                 on_poison=on_poison,
                 poison_after=poison_after,

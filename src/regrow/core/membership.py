@@ -283,8 +283,8 @@ class Membership:
         return self._admit(f"dismissed-{member}") + self._stop_in_time(self._now_s)
 
     def _stop_in_time(self, now: float) -> list[MembershipEffect]:
-        """All who hold the state were told to end. Somebody may still come to whom they hand over; half of their time is kept
-        for a stop, which takes a boundary."""
+        """All who hold the state were told to end. Somebody may still come to whom they hand over; half of their time is
+        kept for a stop, which takes a boundary."""
         seated = [member for member in self._seated() if member not in self._gone]
         if self._stopping or self._ending or not seated or not all(map(self._is_dismissed, seated)):
             return []
@@ -527,7 +527,7 @@ class Membership:
 
     def _hopeless(self) -> bool:
         """A script that raised before any state existed, with nobody else to show that it can run."""
-        return self.roster is None and len(self._config.replicas) == 1 and self._raises.first is not None
+        return self.roster is None and len(self.staff.names) == 1 and self._raises.first is not None
 
     def _expire(self, now: float) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
@@ -662,8 +662,10 @@ class Membership:
 
     def _change(self, roster: Roster, cause: str) -> list[MembershipEffect]:
         """Seat those who can be, leave out those who go, deal lanes anew; have those listen who are needed."""
-        needed = self._needed(roster)
         is_held_up = _is_held_up(roster)
+        waiting = self._waiting(roster)
+        able = self._able(roster.members)
+        needed = waiting if is_held_up else waiting[: self.staff.cast(able).wanted(able)]
         urgent = [m for m in needed if is_held_up or self._present[m].overflowed]
         if urgent:
             # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
@@ -676,33 +678,28 @@ class Membership:
             return [] if last else self._evict(dismissed[0], "it was told to end", cause)
         if is_held_up or self._complained_s is not None:
             return []  # no boundary of it passes: its successor comes first
-        ready = [member for member in needed if self._present[member].has_caught_up]
+        # Nobody waits for a shadow that cannot keep up: it is parked until it is needed.
+        listening = [m for m in (waiting if self._config.shadow else needed) if not self._present[m].overflowed]
+        ready = [member for member in listening if self._present[member].has_caught_up]
         if planned := self._plan(roster, ready, cause):
             return planned
         told: list[MembershipEffect] = []
-        for member in needed:
+        for member in listening:
             if self._present[member].told != roster.version:
                 self._present[member].told = roster.version
                 told.append(Send(member=member, message=Listen(roster=roster)))
         return told
 
-    def _needed(self, roster: Roster) -> list[Member]:
-        """Those who are to be seated next; the others stay parked."""
-        waiting = [
-            member
-            for member, presence in self._present.items()
-            if roster.seat(member) is None and not presence.is_released and member.replica in self.staff.stays
-        ]
+    def _waiting(self, roster: Roster) -> list[Member]:
+        """Those without a seat that may have one: whoever is closest to it first."""
 
         def rank(member: Member) -> tuple[bool, bool, bool, Member]:
             presence = self._present[member]
             is_placed = member.replica in self.staff.places
             return not presence.has_caught_up, presence.told == NO_VERSION, not is_placed, member
 
-        if self._config.shadow or _is_held_up(roster):
-            return sorted(waiting)
-        able = self._able(roster.members)
-        return sorted(waiting, key=rank)[: self.staff.cast(able).wanted(able)]
+        waiting = [m for m, presence in self._present.items() if roster.seat(m) is None and not presence.is_released]
+        return sorted((member for member in waiting if member.replica in self.staff.stays), key=rank)
 
     def _plan(self, roster: Roster, ready: list[Member], cause: str) -> list[MembershipEffect]:
         """A roster that is entered at a boundary, if anything is to change."""

@@ -72,6 +72,7 @@ class Process:
         """Members that held state in the newest resolve table it saw."""
         self.is_faulty = False
         """Its memory will flip a bit of the next result."""
+        self.is_dismissed = False
         self.parted: str | None = None
         """How it left: "well", or the fault."""
 
@@ -102,6 +103,7 @@ class Process:
     def dismiss(self, within_s: float) -> None:
         """SIGTERM: it hands over, or ends when its time is up."""
         if self.alive and self.parted is None:
+            self.is_dismissed = True
             self.world.referee.stops += 1  # when nobody else holds the state
             self.feed(DismissalCame(within_s=within_s))
             self.world.timeline.after(within_s, None, self._time_out)

@@ -109,6 +109,8 @@ class Referee:
                     self.fail("one-life", f"{member} was left out, and is seated again in {roster.version}")
             self._left_out -= set(roster.members)
         self._rosters[roster.version] = roster
+        if staff is not None:
+            self._watch_places(roster, staff)
         seats = tuple(
             SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes, spectates=s.spectates) for s in roster.seats
         )
@@ -128,6 +130,17 @@ class Referee:
             target=staff.target if staff is not None else 0,
         )
         self.fact("coordinator", fact)
+
+    def _watch_places(self, roster: Roster, staff: Staff) -> None:
+        """Nobody looks on while a place is empty."""
+        if roster.base is not None:
+            return
+        processes, idle = self._world.agent.processes, set(staff.stays) - set(staff.moving)
+        idle -= {seat.member.replica for seat in roster.seats if not seat.spectates}
+        idle &= {member.replica for member in roster.members if not processes[member].is_dismissed}
+        working = sum(not seat.spectates for seat in roster.seats)
+        if idle and working < staff.target:
+            self.fail("wishes", f"{sorted(idle)} look on in {roster.version}, though {working} of {staff.target} work")
 
     def _seated(self, roster: Roster) -> tuple[Member, ...]:
         base = self._rosters.get(roster.base) if roster.base is not None else None

@@ -34,15 +34,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int
     steps: int
     shrinks: bool = False
+    spares: int = 0
+    shadow: bool = False
     poison: Cell | None = None
     """Kills whoever computes it."""
 
 
 def _plan(seed: int, chance: Chance) -> Plan:
-    """Of every eight jobs one shrinks, and two have a poisoned lane."""
+    """Of every eight jobs one shrinks, and two have a poisoned lane. Half have spares, which may be shadows."""
     job = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10), shrinks=seed % 8 == 5)
     poison = Cell(mix(seed, 1) % job.steps, mix(seed, 2) % job.lanes) if seed % 8 in (6, 7) else None
-    return msgspec.structs.replace(job, poison=poison)
+    spares, shadow = (0, 0, 1, 2)[mix(seed, 5) % 4], mix(seed, 6) % 2 == 0
+    return msgspec.structs.replace(job, poison=poison, spares=spares, shadow=shadow)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,6 +100,8 @@ class World:
             grace_s=1.0,
             budget=budget,
             min_replicas=(3, 1, 1, 1, 2)[seed % 5],
+            spares=self.plan.spares,
+            shadow=self.plan.shadow,
             on_loss="shrink" if self.plan.shrinks else "redistribute",
             on_poison="skip" if seed % 8 == 6 else "stop",
         )
