@@ -1,8 +1,10 @@
 """`regrow run`: checks what was asked for, runs the job, and turns its end into an exit code."""
 
 import asyncio
+import math
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import Literal
@@ -19,6 +21,7 @@ from regrow.core.budget import BudgetConfig
 from regrow.core.errors import ConfigError, InfraError, RegrowError
 from regrow.core.hangs import HangConfig
 from regrow.core.membership_config import MembershipConfig
+from regrow.core.speeds import SpeedConfig
 from regrow.shell.faultpoint import parse
 
 _BUDGET = BudgetConfig()
@@ -147,6 +150,13 @@ _HANGS = HangConfig()
     help="The limit where nothing is learned: a first microbatch, a compilation, work between the loops. 0: none.",
 )
 @click.option(
+    "--speed",
+    "speeds",
+    multiple=True,
+    metavar="NAME=X",
+    help="This replica is X times as fast as the others, e.g. r1=0.5, and gets lanes accordingly. Default: measured.",
+)
+@click.option(
     "--on-loss",
     type=click.Choice(["redistribute", "shrink"]),
     default="redistribute",
@@ -211,6 +221,7 @@ def run(
     hang_factor: float,
     hang_floor: float,
     hang_first: float,
+    speeds: tuple[str, ...],
     on_loss: Literal["redistribute", "shrink"],
     on_poison: Literal["stop", "skip"],
     poison_after: int,
@@ -269,6 +280,7 @@ def run(
                 max_replicas=max_replicas,
                 spares=spares,
                 shadow=shadow,
+                speeds=SpeedConfig(fixed=dict(map(_speed, speeds))),
                 on_loss=on_loss,
                 on_poison=on_poison,
                 poison_after=poison_after,
@@ -295,6 +307,16 @@ def run(
 
 async def _launch(plan: Plan, terminal: Terminal) -> int:
     return await Launcher(plan, terminal).run()
+
+
+def _speed(text: str) -> tuple[str, float]:
+    name, _, speed = text.partition("=")
+    try:
+        if re.fullmatch(r"r\d+", name) and 0 < float(speed) < math.inf:
+            return name, float(speed)
+    except ValueError:
+        pass
+    raise ConfigError(f"--speed {text}: write NAME=X with a replica's name and a number above 0, e.g. r1=0.5")
 
 
 def _token(coordinator: str | None, token_file: Path | None, port: int, run_dir: Path | None) -> str | None:

@@ -82,10 +82,12 @@ from regrow.core.messages import (
     Released,
     StatelessFound,
     Stop,
+    Timed,
 )
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
+from regrow.core.speeds import Speeds
 from regrow.core.staff import found
 from regrow.core.suspicion import Suspicion
 from regrow.core.wishes import Limits, Wish, is_met, overtaken, refusal
@@ -123,6 +125,7 @@ class Membership:
         self._floor = saved.floor if saved else 0
         self._lives: dict[str, int] = dict(saved.lives) if saved else {}
         self.staff = saved.staff if saved and saved.staff else found(config.replicas, config.spares)
+        self._speeds = Speeds(config.speeds, saved.weights if saved else None)
         self._wishes = saved.wishes if saved else ()
         self._wished = saved.wished if saved else 0
         self._resumed = saved is not None and bool(saved.lives)
@@ -218,6 +221,7 @@ class Membership:
                 staff=self.staff,
                 wishes=self._wishes,
                 wished=self._wished,
+                weights=self._speeds.weights,
                 ending=self._ending,
                 lanes=self._lanes,
                 spent=self._budget.spent,
@@ -340,6 +344,9 @@ class Membership:
                 return []
             case Dismissed(within_s=within_s):
                 return self._dismiss(member, presence, within_s)
+            case Timed(lane_s=lane_s, step=step):
+                self._speeds.hear(member.replica, lane_s, step)
+                return self._admit(f"timed-{member}")
             case Complain(version=version):
                 is_current = version == self.version or (self._base is not None and version == self._base.version)
                 if is_current and self._complained_s is None:
@@ -713,9 +720,17 @@ class Membership:
         if not seated - going:
             going = set()  # somebody who holds the state stays: those who come are seated first
         if not (ready or going) and staff.places == self.staff.places:
-            return []
+            why = self._reconsider(roster)
+            return self._make(seated, cause, why, base=roster) if why is not None else []
         told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
         return self._make((seated - going) | set(ready), cause, ", ".join(told) or "places have changed", base=roster)
+
+    def _reconsider(self, roster: Roster) -> str | None:
+        """Why its lanes should be dealt anew; None when they are well dealt, or stay at home."""
+        if self._config.on_loss == "shrink" or self._lanes is None or roster.suspects:
+            return None
+        working = {seat.member.replica: len(seat.lanes) for seat in roster.seats if not seat.spectates}
+        return self._speeds.reconsider(working, self._lanes)
 
     def _seated(self) -> tuple[Member, ...]:
         """Everybody whose word may count: of the newest roster, and of its base while not all have entered it."""
@@ -800,7 +815,8 @@ class Membership:
         known = presence if presence is not None else self._seat(member)
         assert known is not None, f"{member} is neither present nor seated"
         spectates = member.replica not in self.staff.places
-        return Present(endpoint=known.endpoint, founder=known.founder, spectates=spectates)
+        weight = self._speeds.weight(member.replica)
+        return Present(endpoint=known.endpoint, founder=known.founder, spectates=spectates, weight=weight)
 
     # The end
 

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from regrow.core.budget import BudgetConfig
+from regrow.core.speeds import SpeedConfig
 
 
 class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +27,7 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Replicas beyond those that work: joined, and parked until one of them is needed."""
     shadow: bool = False
     """Spares are seated, and stay in step: taking over is a matter of lanes alone."""
+    speeds: SpeedConfig = SpeedConfig()
     on_loss: Literal["redistribute", "shrink"] = "redistribute"
     """Whether the lanes of a lost replica go to the others, or are left out until it is back."""
     on_poison: Literal["stop", "skip"] = "stop"

@@ -38,6 +38,8 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """Granted, and not held yet."""
     wished: int = 0
     """How many were ever granted."""
+    weights: dict[str, int] = {}
+    """Of replicas that are not of normal speed."""
     lanes: int | None = None
     ending: bool = False
     """Some member has committed the last step."""

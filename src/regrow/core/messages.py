@@ -149,6 +149,14 @@ class Dismissed(_Message, frozen=True, kw_only=True):
     within_s: float
 
 
+class Timed(_Message, frozen=True, kw_only=True):
+    """How long a lane takes here: told when it is known, when it has changed, and now and then."""
+
+    member: Member
+    lane_s: float
+    step: int
+
+
 class Beat(_Message, frozen=True, kw_only=True):
     """Still here."""
 
@@ -156,7 +164,19 @@ class Beat(_Message, frozen=True, kw_only=True):
 
 
 FromMember = (
-    Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Dismissed | Beat
+    Join
+    | Entered
+    | Complain
+    | StatelessFound
+    | Ending
+    | Left
+    | Raised
+    | CaughtUp
+    | Overflowed
+    | Released
+    | Dismissed
+    | Timed
+    | Beat
 )
 
 

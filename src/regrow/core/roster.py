@@ -7,7 +7,7 @@ coordinator, n with each roster of that term.
 import msgspec
 
 from regrow.core.errors import Invariant
-from regrow.core.lanes import Cell, deal
+from regrow.core.lanes import Cell, deal, deal_by_weight
 
 
 class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
@@ -126,6 +126,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: Endpoint
     founder: bool
     spectates: bool = False
+    weight: int = 1
+    """How many lanes it computes while one of weight 1 computes one."""
 
 
 def compose(version: Version, present: dict[Member, Present], lanes: int, floor: int, cause: str) -> Roster:
@@ -135,7 +137,7 @@ def compose(version: Version, present: dict[Member, Present], lanes: int, floor:
     """
     members = sorted(present)
     working = [member for member in members if not present[member].spectates] or members
-    dealt = dict(zip(working, deal(lanes, len(working)), strict=True))
+    dealt = dict(zip(working, deal_by_weight(lanes, [present[member].weight for member in working]), strict=True))
     seats = tuple(
         Seat(
             member=member,

@@ -31,9 +31,10 @@ from regrow.core.effects import (
 from regrow.core.errors import Invariant
 from regrow.core.events import DismissalCame, Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
 from regrow.core.lanes import Cell, Node, children, leaf
-from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, ToMember
+from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, Timed, ToMember
 from regrow.core.records import Committed, Departed, LaneComputed, RosterAdopted, RosterReceived, StateFetched
 from regrow.core.roster import Member, Version
+from regrow.core.speeds import Gauge
 from regrow.sim import mathematics
 from regrow.sim.groups import Group
 from regrow.sim.slot import Slot
@@ -72,6 +73,9 @@ class Process:
         """Members that held state in the newest resolve table it saw."""
         self.is_faulty = False
         """Its memory will flip a bit of the next result."""
+        self.gauge = Gauge(least=2)
+        self.worked_s: list[float] = []
+        """How long the lanes of this step took."""
         self.is_dismissed = False
         self.parted: str | None = None
         """How it left: "well", or the fault."""
@@ -208,7 +212,9 @@ class Process:
                 world.referee.state(self, step)
                 self.lane = Cell(step, lane)
                 world.referee.computes(self, effect)
-                world.timeline.after(world.chance.work_s(), self, self._computed, effect)
+                took_s = world.chance.work_s() * (4.0 if self.member.replica == world.plan.slow else 1.0)
+                self.worked_s.append(took_s)
+                world.timeline.after(took_s, self, self._computed, effect)
             case Merge(parent=parent):
                 left, right = children(parent)
                 self.partials[parent] = mathematics.added(self.partials.pop(left), self.partials.pop(right))
@@ -289,6 +295,10 @@ class Process:
             loss=None,
         )
         self.world.referee.fact(self.name, fact)
+        lane_s = self.gauge.computed(len(self.worked_s), sum(self.worked_s))
+        self.worked_s.clear()
+        if lane_s is not None and self.world.plan.slow:
+            self.wire.send(Timed(member=self.member, lane_s=lane_s, step=effect.step))
         self.world.feeds.send(self, effect, result[2])
         self.partials.clear()
         self.world.timeline.after(self.world.chance.work_s(), self, self._update, effect.step, result[2])
