@@ -82,7 +82,10 @@ def culprits(chronicle: Chronicle) -> list[Culprit]:
 
 
 def _is_tidying(exit: WorkerExited) -> bool:
-    return re.match(r"was ended( before it started)?: (the job is (over|ending)|it is not needed)", exit.how) is not None
+    return (
+        re.match(r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not )", exit.how)
+        is not None
+    )
 
 
 def _has_handed_over(chronicle: Chronicle, member: Member) -> bool:
