@@ -277,3 +277,19 @@ def _ended(folder: Path) -> JobEnded:
     facts = [line.what for account in read(folder / "run/journal") for line in account.lines]
     (end,) = [fact for fact in facts if isinstance(fact, JobEnded)]
     return end
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--speed", "r1=fast"), "--speed r1=fast: write NAME=X"),
+        (("--speed", "slow=0.5"), "--speed slow=0.5: write NAME=X"),
+        (("--speed", "r1=0"), "--speed r1=0: write NAME=X"),
+        (("--shadow",), "--shadow without --spares: say how many"),
+        (("--max-replicas", "1"), "--max-replicas 1 is less than --replicas 2"),
+    ],
+)
+def test_flags_for_elastic_jobs_are_checked(tmp_path: Path, flags: tuple[str, ...], says: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = regrow("run", "--replicas", 2, *flags, "train.py", cwd=tmp_path)
+    assert done.returncode == 2 and says in done.stderr + done.stdout

@@ -200,7 +200,7 @@ def test_the_budget_ends_a_replica_then_the_job() -> None:
         effects = desk.sees_dead(Member("r0", life))
     assert [e.replica for e in effects if isinstance(e, Lost)] == ["r0"]
     assert desk.saved is not None
-    assert desk.saved.lost == ("r0",)
+    assert desk.saved.staff is not None and desk.saved.staff.lost == ("r0",)
 
 
 def test_a_restart_is_granted_with_its_numbers_once_it_is_durable() -> None:

@@ -53,6 +53,7 @@ from regrow.core.errors import Invariant
 from regrow.core.events import (
     Bounded,
     Broken,
+    DismissalCame,
     Event,
     Exchanged,
     Fetched,
@@ -77,7 +78,18 @@ from regrow.core.events import (
 from regrow.core.lanes import Cell, Node, lanes_in, leaf, merges, settled
 from regrow.core.listener import Feed, Heard, Lane, Listener
 from regrow.core.listening import Listening
-from regrow.core.messages import CaughtUp, Complain, Ending, Entered, FromMember, Left, Overflowed, Released, StatelessFound
+from regrow.core.messages import (
+    CaughtUp,
+    Complain,
+    Dismissed,
+    Ending,
+    Entered,
+    FromMember,
+    Left,
+    Overflowed,
+    Released,
+    StatelessFound,
+)
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
@@ -128,6 +140,8 @@ class Attendance:
         self.next: Roster | None = None
         """A planned roster that is formed beside the acting one."""
         self._next_formed = False
+        self.handed: tuple[Member, ...] = ()
+        """Those who have gone on without this member, or may have: it has stated the row for that."""
         self._is_leaving = False
         """The others have gone on under a planned roster without this member."""
         self.listening: Listening | None = None
@@ -154,6 +168,7 @@ class Attendance:
         self._ending = False
         self._complaint: Complain | None = None
         self._left: Left | None = None
+        self._dismissed: Dismissed | None = None
         self._planned: tuple[tuple[tuple[Node, ...], ...], Holdings] = ((), ())
 
     @property
@@ -169,7 +184,8 @@ class Attendance:
     def handle(self, event: Event) -> list[Effect]:
         match event:
             case RosterPushed(roster=roster):
-                return self._pushed(roster)
+                # A coordinator that made another roster may be one that has not heard of it.
+                return self._pushed(roster) + self._say_dismissed()
             case Formed(version=version):
                 if self.next is not None and version == self.next.version:
                     self._next_formed = True
@@ -209,7 +225,7 @@ class Attendance:
                 self._free()
                 return self._bounded(rows, parted)
             case ListenTold(roster=roster):
-                return self._listen_told(roster)
+                return self._listen_told(roster) + self._say_dismissed()
             case SnapshotsTaken(listener=listener, step=step):
                 if self.listening is not None and listener == self.listening.listener:
                     self.listening.snapshot = step
@@ -241,6 +257,9 @@ class Attendance:
             case StopAsked():
                 self._stop = True
                 return []
+            case DismissalCame(within_s=within_s):
+                self._dismissed = Dismissed(member=self.me, within_s=within_s)
+                return self._say_dismissed()
         assert_never(event)
 
     def _free(self) -> None:
@@ -255,7 +274,8 @@ class Attendance:
         seat = roster.seat(self.me)
         if self._goes_beside(roster):
             self.next, self._next_formed = roster, seat is None  # whoever leaves has nothing to form
-            return ([Form(roster=roster)] if seat is not None else []) + self._repeat(roster.version)
+            form: list[Effect] = [Form(roster=roster)] if seat is not None else []
+            return form + self._complain_again()  # the coordinator that planned it may not have heard of it
         self.roster, self.next, self._is_leaving = roster, None, False
         if roster.base is not None and not self.holds_state and seat is not None:
             return self._form_planned()
@@ -285,9 +305,15 @@ class Attendance:
         effects: list[Effect] = []
         if self._ending:
             effects.append(Tell(message=Ending(member=self.me, step=self.step)))
-        if self._complaint is not None and self._complaint.version in self._current():
-            effects.append(Tell(message=self._complaint))
-        return effects
+        return effects + self._complain_again()
+
+    def _complain_again(self) -> list[Effect]:
+        if self._complaint is None or self._complaint.version not in self._current():
+            return []
+        return [Tell(message=self._complaint)]
+
+    def _say_dismissed(self) -> list[Effect]:
+        return [Tell(message=self._dismissed)] if self._dismissed is not None and self.task is not Task.GONE else []
 
     def _current(self) -> tuple[Version, ...]:
         """The roster that this member is in, or enters, and the one that is formed beside it."""
@@ -309,10 +335,8 @@ class Attendance:
             return []
         if self.listening is not None:
             return self._listen(self.listening)
-        if self._is_leaving and self.acting is not None:
-            self.task = Task.GONE
-            told = Released(member=self.me, version=self.acting.version, step=self.step)
-            return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
+        if self._is_leaving:
+            return self._release()
         if self.roster is None or self._formed != self.roster.version:
             return []
         if self._resolution is None or self._resolution.version != self.roster.version:
@@ -320,6 +344,12 @@ class Attendance:
                 return []  # nobody resolves a planned roster
             return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
         return self._go_on(self.roster, self._resolution)
+
+    def _release(self) -> list[Effect]:
+        assert self.acting is not None, "whoever leaves as planned has worked"
+        self.task = Task.GONE
+        told = Released(member=self.me, version=self.acting.version, step=self.step)
+        return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
 
     def _ask(self, work: Exchange | Fetch | Serve | Load | Reduce | Bound) -> list[Effect]:
         self.task = Task.BUSY
@@ -335,6 +365,7 @@ class Attendance:
             digest=self.result.digest if self.result else 0,
             reporter=self._resolution.reporter if self.result and self._resolution else None,
             held=tuple(sorted(self.held)),
+            handed=self.handed,
             last=self._last,
             manifest=self._initial if self.step == 0 else (),
         )
@@ -351,7 +382,9 @@ class Attendance:
             self.task = Task.GONE
             message = StatelessFound(member=self.me, version=version, why=outcome.why)
             return [Tell(message=message), Leave(why=outcome.why, fault="stateless")]
-        self._resolution, self.acting, self._last = outcome, roster, outcome.last
+        if self.me in outcome.left:
+            return self._release()
+        self._resolution, self.acting, self._last, self.handed = outcome, roster, outcome.last, ()
         drop: tuple[Node, ...] = ()
         if self.holds_state and self.step == outcome.step:
             self.result, self._attempt = None, version
@@ -407,6 +440,8 @@ class Attendance:
             ready=self.next.version if self.next is not None and self._next_formed else NO_VERSION,
             listener=self._next_listener(),
         )
+        if row.ready != NO_VERSION and self.next is not None and self.next.seat(self.me) is None:
+            self.handed = self.next.members
         return effects + self._ask(Bound(version=roster.version, row=row))
 
     def _reduce(self, roster: Roster) -> Reduce:
@@ -485,6 +520,8 @@ class Attendance:
                     return [Tell(message=self._left), leave]
                 if stop:
                     self._last = self.step + 1
+                if switch is None:
+                    self.handed = ()
                 commit = self._commit("boundary", switch)
                 if switch is not None:
                     return self._switch(switch) + commit

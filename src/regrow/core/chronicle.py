@@ -158,10 +158,9 @@ class Chronicle:
 
     @property
     def replicas(self) -> frozenset[str]:
-        if self.opened is not None:
-            return frozenset(self.opened.replicas)
         seated = {member.replica for made in self.rosters for member in made.members}
-        return frozenset(seated | {member.replica for member in self.started})
+        opened = self.opened.replicas if self.opened is not None else {member.replica for member in self.started}
+        return frozenset(seated.union(opened))
 
     @property
     def lanes(self) -> int:
@@ -184,9 +183,13 @@ class Chronicle:
                 return False
         return True
 
+    def wanted(self, made: Made) -> frozenset[str]:
+        """The replicas that were to work when it was made, and had not been given up."""
+        return frozenset(made.roster.places or self.replicas) - made.lost
+
     def full_ns(self, made: Made) -> int | None:
-        """When every replica that was not given up had entered it; None when that never came to be."""
-        if {member.replica for member in made.members} < self.replicas - made.lost:
+        """When every replica that was to work had entered it; None when that never came to be."""
+        if not self.wanted(made) <= {member.replica for member in made.members}:
             return None
         times: list[int] = []
         for member in made.members:

@@ -66,20 +66,32 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def culprits(chronicle: Chronicle) -> list[Culprit]:
-    """Everyone that failed. Whoever was only ended because the job was over has not."""
+    """Everyone that failed. Whoever left as planned, or was only ended because the job was over, has not."""
     evicted = {
         member
         for made in chronicle.rosters
         if made.roster.cause.startswith(("evicted-", "hung-")) and (member := _member(made.roster.cause)) is not None
     }
-    failed = [member for member, (_, exit) in chronicle.exited.items() if not exit.clean and not is_tidying(exit.how)]
+    failed = [
+        member
+        for member, (_, exit) in chronicle.exited.items()
+        if not exit.clean and not is_tidying(exit.how) and not _has_handed_over(chronicle, member)
+    ]
     everyone = dict.fromkeys([*failed, *chronicle.raised, *evicted])
     return [_culprit(chronicle, member) for member in everyone]
 
 
 def is_tidying(how: str) -> bool:
-    """Did it end because the job does?"""
-    return re.match(r"was ended( before it started)?: the job is (over|ending)", how) is not None
+    """Did it end because the job does, or does not need it?"""
+    return (
+        re.match(r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not )", how) is not None
+    )
+
+
+def _has_handed_over(chronicle: Chronicle, member: Member) -> bool:
+    """It left as planned."""
+    life = chronicle.life(member)
+    return life is not None and life.departed is not None and life.departed.fault == "left"
 
 
 def _member(cause: str) -> Member | None:

@@ -7,7 +7,7 @@ others still agree on the loss of the first, cost one interruption. Costs are wh
   silent member, from the last progress anyone made). Slower steps while a replica is away are not in it.
 - a lane counts as computed again when it was computed under more than one roster for the same step. A lane that was cut
   off in its middle leaves no fact and is not counted.
-- the job is back at full strength once every replica that was not given up has a seat, and the state.
+- the job is back at full strength once every replica that is to work has a seat, and the state.
 
 Clocks are used for durations, and to list episodes in order; never to decide which facts belong together.
 """
@@ -357,13 +357,14 @@ class _Episodes:
         )
 
     def _full_ns(self, case: _Case, returns: tuple[Return, ...]) -> int | None:
-        """The first moment since at which every replica that is not given up, the culprits' too, takes part."""
+        """The first moment since at which every replica that is to work, the culprits' too, takes part."""
         if any(found.lost for found in returns):
             return None
         gone = {culprit.replica: int(culprit.member.rpartition(".")[2]) for culprit in case.culprits}
         for made in self._chronicle.rosters[case.settled or case.start or 0 :]:
             lives = {member.replica: member.incarnation for member in made.members}
-            if all(lives.get(replica, -1) > incarnation for replica, incarnation in gone.items()):
+            wanted = self._chronicle.wanted(made)
+            if all(lives.get(replica, -1) > last for replica, last in gone.items() if replica in wanted):
                 full_ns = self._chronicle.full_ns(made)
                 if full_ns is not None:
                     return full_ns

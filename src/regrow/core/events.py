@@ -140,6 +140,12 @@ class ListenerGone(msgspec.Struct, frozen=True, kw_only=True):
     listener: Listener
 
 
+class DismissalCame(msgspec.Struct, frozen=True, kw_only=True):
+    """This process was told to end, and has so long to hand over."""
+
+    within_s: float
+
+
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The user or the operator wishes to stop at the next boundary."""
 
@@ -166,4 +172,5 @@ Event = (
     | ListenerCame
     | ListenerGone
     | StopAsked
+    | DismissalCame
 )

@@ -6,8 +6,10 @@ anything else. That is why the sum does not depend on who holds what. A lane tha
 sibling stands for their parent.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate
 from typing import TypeVar
 
 import msgspec
@@ -171,6 +173,24 @@ def deal(lanes: int, members: int) -> tuple[range, ...]:
         cuts.append(ways[cuts[-1]][2])
     cuts.reverse()
     return tuple(range(cuts[i], cuts[i + 1]) for i in range(members))
+
+
+def deal_by_weight(lanes: int, weights: Sequence[int]) -> tuple[range, ...]:
+    """Contiguous lanes for each member, so that a step takes as short as it can when a member of weight w computes w lanes
+    in the time in which one of weight 1 computes one.
+
+    Everybody gets one, and each further lane goes to whoever would be done with it first: the last to be done decides the
+    step, and shares rounded to the nearest would not look at it. Equal weights are dealt as evenly as can be.
+    """
+    if min(weights, default=0) < 1:
+        raise Invariant(f"weights are whole numbers from 1: {weights}")
+    if len(set(weights)) == 1 or len(weights) >= lanes:
+        return deal(lanes, len(weights))
+    counts = [1] * len(weights)
+    for _ in range(lanes - len(weights)):
+        counts[min(range(len(weights)), key=lambda i: (Fraction(counts[i] + 1, weights[i]), i))] += 1
+    stops = list(accumulate(counts))
+    return tuple(range(stop - count, stop) for stop, count in zip(stops, counts, strict=True))
 
 
 def _count(lanes: int, start: int, stop: int) -> int:

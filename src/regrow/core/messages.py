@@ -10,6 +10,7 @@ from regrow.core.memory import Memory
 from regrow.core.order import Plan
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
+from regrow.core.wishes import Wish
 
 PROTOCOL = 5
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
@@ -142,6 +143,21 @@ class Released(_Message, frozen=True, kw_only=True):
     step: int
 
 
+class Dismissed(_Message, frozen=True, kw_only=True):
+    """Told to end by whoever runs its machine: it has this long to hand over."""
+
+    member: Member
+    within_s: float
+
+
+class Timed(_Message, frozen=True, kw_only=True):
+    """How long a lane takes here: told when it is known, when it has changed, and now and then."""
+
+    member: Member
+    lane_s: float
+    step: int
+
+
 class Beat(_Message, frozen=True, kw_only=True):
     """Still here."""
 
@@ -156,7 +172,20 @@ class Missed(_Message, frozen=True, kw_only=True):
 
 
 FromMember = (
-    Join | Entered | Complain | StatelessFound | Ending | Left | Raised | CaughtUp | Overflowed | Released | Beat | Missed
+    Join
+    | Entered
+    | Complain
+    | StatelessFound
+    | Ending
+    | Left
+    | Raised
+    | CaughtUp
+    | Overflowed
+    | Released
+    | Dismissed
+    | Timed
+    | Beat
+    | Missed
 )
 
 
@@ -297,6 +326,27 @@ class Ended(_Message, frozen=True, kw_only=True):
 ToAgent = StartWorker | KillWorker | Notice | Ended | Refuse
 
 
+# From an operator to the coordinator, and back
+
+
+OPERATOR = "operator"
+"""The name under which an operator's command comes through the door."""
+
+
+class Request(_Message, frozen=True, kw_only=True):
+    """The operator wants other replicas."""
+
+    wish: Wish
+
+
+class Reply(_Message, frozen=True, kw_only=True):
+    """Granted, and durable; or refused. `number` is what the wish is called from here on."""
+
+    is_granted: bool
+    why: str
+    number: int
+
+
 # Between members
 
 
@@ -414,4 +464,4 @@ class Denied(_Message, frozen=True, kw_only=True):
 
 Door = Challenge | Hello | Welcome | Denied
 
-Message = FromMember | ToMember | Amend | FromAgent | ToAgent | Between | Door
+Message = FromMember | ToMember | Amend | FromAgent | ToAgent | Request | Reply | Between | Door

@@ -46,6 +46,10 @@ class RosterMade(_Fact, frozen=True, kw_only=True):
     waits: str = ""
     steps: int | None = None
     """Of the whole job; None when no member has said so yet."""
+    places: tuple[str, ...] = ()
+    """The replicas that are to work, there or not."""
+    target: int = 0
+    """How many are to."""
 
 
 class WorkerStarted(_Fact, frozen=True, kw_only=True):
@@ -112,6 +116,13 @@ class WorkerSpared(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class WorkerDismissed(_Fact, frozen=True, kw_only=True):
+    """It was told to end (SIGTERM), and hands over if it can within this time."""
+
+    member: Member
+    within_s: float
+
+
 class ReplicaLost(_Fact, frozen=True, kw_only=True):
     """It will not be restarted. The job goes on while `left` is at least `needed`."""
 
@@ -128,6 +139,16 @@ class LanePoisoned(_Fact, frozen=True, kw_only=True):
     replicas: tuple[str, ...]
     samples: tuple[int, ...]
     decision: str
+
+
+class WishNoted(_Fact, frozen=True, kw_only=True):
+    """The operator's wish, and what became of it: granted, refused, fulfilled or overtaken."""
+
+    number: int
+    """0 when it was refused."""
+    wish: str
+    state: str
+    why: str = ""
 
 
 class RosterReceived(_Fact, frozen=True, kw_only=True):
@@ -278,8 +299,10 @@ Fact = (
     | RestartPlanned
     | WorkerHung
     | WorkerSpared
+    | WorkerDismissed
     | ReplicaLost
     | LanePoisoned
+    | WishNoted
     | RosterReceived
     | GroupsAborted
     | GroupsFormed

@@ -7,6 +7,9 @@ every state-holding member holds the complete result of the newest attempt at t.
 "ok", so all who were members of that attempt hold its result: committing never rests on the passer surviving, nor on
 determinism. Members that hold state but were not in the newest attempt do not exist: one roster without you ends you.
 
+Except for those that leave as planned. One that has stated its last row does not know whether the others have gone on
+without it, so it testifies only beside one of them; and once they have committed a step without it, it has left.
+
 Otherwise the step is redone, and only what is missing is computed: subtrees that are held stay with one named holder.
 """
 
@@ -40,6 +43,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """Who reports that attempt, if its boundary is passed."""
     held: tuple[Node, ...] = ()
     """Subtrees of `step` whose sum this member holds."""
+    handed: tuple[Member, ...] = ()
+    """Those who have gone on without this member, or may have: the members of a planned roster that has no seat for it."""
     last: int
     """The job ends before this step."""
     manifest: Manifest = ()
@@ -71,6 +76,8 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     is_planned: bool = False
     """Entered by the verdict of a boundary, without a table."""
+    left: tuple[Member, ...] = ()
+    """The others have gone on without them, as planned."""
 
     def share(self, member: Member) -> Share:
         return next(share for share in self.shares if share.member == member)
@@ -92,9 +99,12 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
     """Statements in the order of the roster's seats."""
     if tuple(s.member for s in table) != roster.members:
         raise Invariant(f"the table {[str(s.member) for s in table]} is not roster {roster.version}")
-    holders = [s for s in table if s.holds_state]
+    holders = [s for s in table if s.holds_state and not _is_mute(s, roster)]
     if not holders:
         return Stateless(why=f"none of {', '.join(map(str, roster.members))} holds the job's state")
+    top = max(s.step for s in holders)
+    left = tuple(s.member for s in table if s.holds_state and (_is_mute(s, roster) or _is_passed(s, top)))
+    holders = [s for s in holders if s.member not in left]
     step, why = _step_in_doubt(holders)
     if step < roster.floor:
         return Stateless(why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}")
@@ -112,7 +122,18 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
         reporter=holders[0].member,
         late=_late_reporter(holders, step),
         why=why,
+        left=left,
     )
+
+
+def _is_mute(statement: Statement, roster: Roster) -> bool:
+    """Has it handed over, and is nobody here who could say whether they went on?"""
+    return bool(statement.handed) and not any(roster.seat(member) is not None for member in statement.handed)
+
+
+def _is_passed(statement: Statement, top: int) -> bool:
+    """Have those it handed over to committed a step that it took no part in?"""
+    return bool(statement.handed) and (statement.step < top - 1 or (statement.step < top and not statement.complete))
 
 
 def begin(roster: Roster, lanes: int, step: int, last: int) -> Resolution:

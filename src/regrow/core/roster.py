@@ -13,7 +13,7 @@ from functools import cached_property
 import msgspec
 
 from regrow.core.errors import Invariant
-from regrow.core.lanes import Cell, deal
+from regrow.core.lanes import Cell, deal, deal_by_weight
 
 
 class Version(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -61,6 +61,8 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """It has no place among those who compute, and stays in step with them."""
     is_new: bool = False
     """Of a planned roster: it has no seat in the base, and forms this one once it can enter it."""
+    weight: int = 1
+    """How many lanes it computes while one of weight 1 computes one."""
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,8 @@ class Present(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     founder: bool
     spectates: bool = False
     is_new: bool = False
+    weight: int = 1
+    """How many lanes it computes while one of weight 1 computes one."""
 
 
 def compose(version: Version, present: dict[Member, Present], lanes: int, floor: int, cause: str) -> Roster:
@@ -157,6 +161,7 @@ def compose(version: Version, present: dict[Member, Present], lanes: int, floor:
             lanes=(),
             spectates=present[member].spectates and not is_idle,
             is_new=present[member].is_new,
+            weight=present[member].weight,
         )
         for member in members
     )
@@ -166,7 +171,7 @@ def compose(version: Version, present: dict[Member, Present], lanes: int, floor:
 def dealt(seats: Iterable[Seat], lanes: int) -> tuple[Seat, ...]:
     """The same seats with so many lanes dealt among those that do not spectate."""
     taken = tuple(seats)
-    shares = iter(deal(lanes, sum(not seat.spectates for seat in taken)))
+    shares = iter(deal_by_weight(lanes, [seat.weight for seat in taken if not seat.spectates]))
     return tuple(_with_lanes(seat, () if seat.spectates else tuple(next(shares))) for seat in taken)
 
 
@@ -174,8 +179,8 @@ def _with_lanes(seat: Seat, lanes: tuple[int, ...]) -> Seat:
     return seat if seat.lanes == lanes else msgspec.structs.replace(seat, lanes=lanes)
 
 
-def at_home(roster: Roster, lanes: int, replicas: tuple[str, ...]) -> Roster:
-    """The same members, each with the lanes that are its own while every replica is there; nobody takes over another's."""
-    homes = dict(zip(replicas, deal(lanes, len(replicas)), strict=True))
-    seats = tuple(msgspec.structs.replace(seat, lanes=tuple(homes[seat.member.replica])) for seat in roster.seats)
+def at_home(roster: Roster, lanes: int, places: tuple[str, ...]) -> Roster:
+    """The same members, each with the lanes that are its own while every place is taken; nobody takes over another's."""
+    homes = dict(zip(places, deal(lanes, len(places)), strict=True))
+    seats = tuple(msgspec.structs.replace(seat, lanes=tuple(homes.get(seat.member.replica, ()))) for seat in roster.seats)
     return msgspec.structs.replace(roster, seats=seats, shrinks=True)

@@ -29,9 +29,9 @@ from regrow.core.effects import (
     Tell,
 )
 from regrow.core.errors import Invariant
-from regrow.core.events import Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
+from regrow.core.events import DismissalCame, Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
 from regrow.core.lanes import Cell, Node, children, leaf
-from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, ToMember
+from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, Timed, ToMember
 from regrow.core.records import (
     Committed,
     Departed,
@@ -42,6 +42,7 @@ from regrow.core.records import (
     StateFetched,
 )
 from regrow.core.roster import Member, Version
+from regrow.core.speeds import Gauge
 from regrow.sim import mathematics
 from regrow.sim.groups import Group
 from regrow.sim.slot import Slot
@@ -80,6 +81,10 @@ class Process:
         """Members that held state in the newest resolve table it saw."""
         self.is_faulty = False
         """Its memory will flip a bit of the next result."""
+        self.gauge = Gauge(least=2)
+        self.worked_s: list[float] = []
+        """How long the lanes of this step took."""
+        self.is_dismissed = False
         self.parted: str | None = None
         """How it left: "well", or the fault."""
 
@@ -106,6 +111,19 @@ class Process:
         if self.alive and not self.hung:
             self.hung = True
             self.world.timeline.after(span_s, None, self._resume)
+
+    def dismiss(self, within_s: float) -> None:
+        """SIGTERM: it hands over, or ends when its time is up."""
+        if self.alive and self.parted is None:
+            self.is_dismissed = True
+            self.world.referee.stops += 1  # when nobody else holds the state
+            self.feed(DismissalCame(within_s=within_s))
+            self.world.timeline.after(within_s, None, self._time_out)
+
+    def _time_out(self) -> None:
+        if self.alive:
+            self.world.referee.late_kills += self.attendance.task is Task.GONE
+            self.die("killed by signal 15")
 
     def _resume(self) -> None:
         if not self.alive:
@@ -202,7 +220,9 @@ class Process:
                 world.referee.state(self, step)
                 self.lane = Cell(step, lane)
                 world.referee.computes(self, effect)
-                world.timeline.after(world.chance.work_s(), self, self._computed, effect)
+                took_s = world.chance.work_s() * (4.0 if self.member.replica == world.plan.slow else 1.0)
+                self.worked_s.append(took_s)
+                world.timeline.after(took_s, self, self._computed, effect)
             case Merge(parent=parent):
                 left, right = children(parent)
                 self.partials[parent] = mathematics.added(self.partials.pop(left), self.partials.pop(right))
@@ -283,6 +303,10 @@ class Process:
             loss=None,
         )
         self.world.referee.fact(self.name, fact)
+        lane_s = self.gauge.computed(len(self.worked_s), sum(self.worked_s))
+        self.worked_s.clear()
+        if lane_s is not None and self.world.plan.slow:
+            self.wire.send(Timed(member=self.member, lane_s=lane_s, step=effect.step))
         self.world.feeds.send(self, effect, result[2])
         self.partials.clear()
         self.world.timeline.after(self.world.chance.work_s(), self, self._update, effect.step, result[2])
