@@ -152,7 +152,14 @@ def test_a_job_that_finishes(tmp_path: Path, script: Path) -> None:
     assert "the job finished" in launch.output
     launch.wait_nothing_left()
     run = tmp_path / "run"
-    assert {path.name for path in run.iterdir()} == {"job.json", "token", "coordinator.json", "journal", "output"}
+    assert {path.name for path in run.iterdir()} == {
+        "job.json",
+        "token",
+        "coordinator.json",
+        "listening.json",
+        "journal",
+        "output",
+    }
     assert stat.S_IMODE((run / "token").stat().st_mode) == 0o600
     token = (run / "token").read_text()
     assert re.fullmatch("[0-9a-f]{64}", token)

@@ -55,15 +55,15 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     state: str
     """starting, running, waiting (too few replicas), finished, stopped, failed, state-lost, or dead: the launcher is gone
     without an end."""
+    step: int | None
+    roster: str | None
+    replicas: tuple[ReplicaStatus, ...]
     waits: str
     """Why it waits; empty unless it does."""
     target: int
     """How many replicas are to work."""
     wishes: tuple[str, ...]
     """What the operator asked for and does not hold yet."""
-    step: int | None
-    roster: str | None
-    replicas: tuple[ReplicaStatus, ...]
     coordinator: str
     """inside (part of `regrow run`), up, away (nobody is replaced until it is back), or elsewhere (not seen from here)."""
     restarts: int

@@ -38,6 +38,7 @@ from regrow.core.errors import PeerError
 from regrow.core.events import (
     Bounded,
     Broken,
+    DismissalCame,
     Event,
     Exchanged,
     Fetched,
@@ -53,7 +54,7 @@ from regrow.core.events import (
 )
 from regrow.core.lanes import Cell
 from regrow.core.listener import Record
-from regrow.core.messages import Part
+from regrow.core.messages import Part, Timed
 from regrow.core.progress import Phase
 from regrow.core.records import (
     Fact,
@@ -68,6 +69,7 @@ from regrow.core.records import (
 )
 from regrow.core.resolve import Manifest, Statement
 from regrow.core.roster import Roster
+from regrow.core.speeds import Gauge
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
@@ -99,6 +101,7 @@ class Driver:
         self.stamp = stamp
         self._note = note
         self._link: Link | None = None
+        self._gauge = Gauge()
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
@@ -135,6 +138,9 @@ class Driver:
 
     def listen_told(self, roster: Roster) -> None:
         self.tell(ListenTold(roster=roster))
+
+    def dismissed(self, within_s: float) -> None:
+        self.tell(DismissalCame(within_s=within_s))
 
     def stop_asked(self) -> None:
         self.tell(StopAsked())
@@ -309,6 +315,12 @@ class Driver:
             )
         )
         return Loaded(listener=work.listener)
+
+    def timed(self, lanes: int, seconds: float) -> None:
+        """What was computed here of a step that is committed now took so long."""
+        lane_s = self._gauge.computed(lanes, seconds)
+        if lane_s is not None:
+            self.link.perform(Tell(message=Timed(member=self.attendance.me, lane_s=lane_s, step=self.attendance.step)))
 
     def take_in(self, commit: Commit) -> None:
         """The result of a record is the step's."""

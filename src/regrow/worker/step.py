@@ -4,6 +4,7 @@ Before the commit `.grad` is empty outside `backward`, so that no mistake in the
 gradients: whatever goes wrong, the next use of the job raises and says what to do.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, NoReturn
@@ -77,6 +78,8 @@ class Step:
         self._microbatch = Microbatch.NONE
         self._lane: int | None = None
         self._audited: int | None = None
+        self._lane_s: list[float] = []
+        """How long each lane took that was computed here."""
 
     def __iter__(self) -> Iterator[Any]:
         if self._first is None:
@@ -135,6 +138,7 @@ class Step:
 
     def _hand_out(self, work: Compute) -> Iterator[Any]:
         lane, grid, partials = work.lane, self._data.grid, self._driver.partials
+        begun_s = time.monotonic()
         partials.begin_lane()
         self._buffers.rewind()
         self.metrics.begin_lane()
@@ -156,6 +160,7 @@ class Step:
         floats, others = self._buffers.take(self.index)
         partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane(), self._data.end_lane(lane)))
         self._lane = None
+        self._lane_s.append(time.monotonic() - begun_s)
         stamp.enter(Phase.TURN)
         digest = partials.digest(lane) if work.digests else None
         if work.is_audit:
@@ -191,6 +196,8 @@ class Step:
                 self._note(Audited(step=self.index, lane=self._audited))
         result = self._driver.partials.publish()
         self._driver.feed(commit, result)
+        if self.live:
+            self._driver.timed(len(self._lane_s), sum(self._lane_s))
         self._buffers.commit(result.byproducts, self.index)
         self._data.commit(result.byproducts.positions)
         self.metrics.agree(result.byproducts.metrics)
