@@ -39,6 +39,8 @@ class Life(msgspec.Struct, kw_only=True):
     entered: dict[Version, Line] = {}
     """Adopted with the state in hand; for a joiner, once it was healed."""
     fetched: dict[Version, StateFetched] = {}
+    donors: tuple[Member, ...] = ()
+    """Who gave it the state that it has."""
     computed: list[tuple[Version, int, int]] = []
     """Under which roster, of which step, which lane."""
     progress_ns: list[int] = []
@@ -102,10 +104,11 @@ class Chronicle:
                 return version
             case StateFetched(version=version, step=step):
                 life.fetched[version] = line.what
+                life.donors = (line.what.donor,)
                 life.entered[version] = line
                 life.step = step
-            case SnapshotLoaded(step=step):
-                life.step = step
+            case SnapshotLoaded(step=step, donors=donors):
+                life.step, life.donors = step, donors
             case LaneComputed(step=step, lane=lane):
                 life.computed.append((acting, step, lane))
                 life.progress_ns.append(line.ns)

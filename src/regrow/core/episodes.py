@@ -37,7 +37,7 @@ class Return(msgspec.Struct, frozen=True, kw_only=True):
     job_used: int | None = None
     job_limit: int | None = None
     window_s: float | None = None
-    donor: str | None = None
+    donors: tuple[str, ...] = ()
     """Who healed it."""
     lost: str | None = None
     """Why it is not restarted."""
@@ -339,10 +339,9 @@ class _Episodes:
             fact = lost[1]
             return Return(replica=replica, lost=fact.why, is_given_up=True, left=fact.left, needed=fact.needed)
         life = chronicle.life(following)
-        donors = [str(fetched.donor) for fetched in life.fetched.values()] if life is not None else []
-        donor = donors[-1] if donors else None
+        donors = tuple(map(str, life.donors)) if life is not None else ()
         if planned is None:
-            return Return(replica=replica, member=str(following), donor=donor, is_given_up=replica in chronicle.lost)
+            return Return(replica=replica, member=str(following), donors=donors, is_given_up=replica in chronicle.lost)
         return Return(
             replica=replica,
             is_given_up=replica in chronicle.lost,
@@ -353,7 +352,7 @@ class _Episodes:
             job_used=planned.job_used,
             job_limit=planned.job_limit,
             window_s=planned.window_s,
-            donor=donor,
+            donors=donors,
         )
 
     def _full_ns(self, case: _Case, returns: tuple[Return, ...]) -> int | None:
