@@ -18,7 +18,7 @@ import msgspec
 
 from regrow.agent.agent import Agent, AgentConfig
 from regrow.agent.coordinator_line import CoordinatorLine
-from regrow.agent.exits import NEVER_JOINED, Exit
+from regrow.agent.exits import LEFT, NEVER_JOINED, Exit
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig
 from regrow.cli.conclusion import CODES, conclude, short
@@ -258,7 +258,7 @@ class Launcher:
         if self._coordination.ended.done():
             return
         if not exit.clean:
-            self._terminal.say(f"{exit.member} {exit.how}")
+            self._terminal.say(f"{exit.member} {exit.how}", is_routine=exit.code == LEFT)
         self._coordination.report(
             Exited(
                 member=exit.member,
