@@ -65,8 +65,13 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
 
 
+_TIDYING = re.compile(
+    r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not needed|it was told to end)"
+)
+
+
 def culprits(chronicle: Chronicle) -> list[Culprit]:
-    """Everyone that failed. Whoever left as planned, or was only ended because the job was over, has not."""
+    """Everyone that failed. Whoever left as planned, or was ended because it was not needed any more, has not."""
     evicted = {
         member
         for made in chronicle.rosters
@@ -82,10 +87,7 @@ def culprits(chronicle: Chronicle) -> list[Culprit]:
 
 
 def _is_tidying(exit: WorkerExited) -> bool:
-    return (
-        re.match(r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not )", exit.how)
-        is not None
-    )
+    return _TIDYING.match(exit.how) is not None
 
 
 def _has_handed_over(chronicle: Chronicle, member: Member) -> bool:
