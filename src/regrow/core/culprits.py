@@ -65,8 +65,13 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
 
 
+_TIDYING = re.compile(
+    r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not needed|it was told to end)"
+)
+
+
 def culprits(chronicle: Chronicle) -> list[Culprit]:
-    """Everyone that failed. Whoever left as planned, or was only ended because the job was over, has not."""
+    """Everyone that failed. Whoever left as planned, or was ended because it was not needed any more, has not."""
     evicted = {
         member
         for made in chronicle.rosters
@@ -83,9 +88,7 @@ def culprits(chronicle: Chronicle) -> list[Culprit]:
 
 def is_tidying(how: str) -> bool:
     """Did it end because the job does, or does not need it?"""
-    return (
-        re.match(r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not )", how) is not None
-    )
+    return _TIDYING.match(how) is not None
 
 
 def _has_handed_over(chronicle: Chronicle, member: Member) -> bool:

@@ -336,12 +336,16 @@ class Process:
             self.world.referee.fact(self.name, fact)
             # It exits once the coordinator knows, or after it has waited long enough for that.
             self.world.timeline.after(_FLUSH_S, self, self.heard_left)
+        elif effect.fault == "left":
+            fact = Departed(step=self.attendance.step, why=effect.why, fault=effect.fault, digest=None)
+            self.world.referee.fact(self.name, fact)
+            self._exit(effect.fault, "left as planned")
         else:
             self._exit(effect.fault)
 
-    def _exit(self, fault: str) -> None:
+    def _exit(self, fault: str, how: str = "") -> None:
         self.parted = fault
-        self.world.timeline.after(self.world.chance.soon_s(), self, self.die, f"exits: {fault}")
+        self.world.timeline.after(self.world.chance.soon_s(), self, self.die, how or f"exits: {fault}")
 
     def heard_left(self) -> None:
         """The coordinator knows that this member has left: it may exit once the script is done."""
