@@ -75,6 +75,12 @@ def test_lanes_are_dealt_anew_only_when_a_step_becomes_much_shorter() -> None:
     assert known.weights == {"r2": 50}
 
 
+def test_lanes_that_take_no_time_do_not_move() -> None:
+    known = speeds()
+    hear(known, r0=0.001, r1=0.001, r2=0.003)
+    assert known.reconsider(EVEN, 12) is None and known.weights == {}
+
+
 def test_they_rest_between_two_changes_and_do_not_swing() -> None:
     known = speeds(rest_steps=20)
     hear(known, r0=1.0, r1=1.0, r2=2.0)

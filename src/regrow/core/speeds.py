@@ -22,6 +22,8 @@ class SpeedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """By the operator's word, 1 being normal: these replicas are not measured."""
     gain: float = 0.15
     """A step must become so much shorter for lanes to move."""
+    gain_s: float = 0.01
+    """And by so many seconds: what is shorter is noise."""
     rest_steps: int = 20
     """Steps between two times that they do."""
 
@@ -91,9 +93,10 @@ class Speeds:
         measured = {name: max(1, round(NORMAL * normal_s / lane_s)) for name, lane_s in known.items()}
         weights = {name: measured.get(name, self._fixed.get(name, NORMAL)) for name in working}
         dealt = dict(zip(weights, deal_by_weight(lanes, list(weights.values())), strict=True))
-        now_s = max(count / weights[name] for name, count in working.items())
-        then_s = max(len(own) / weights[name] for name, own in dealt.items())
-        if then_s > now_s * (1 - self._config.gain):
+        lane_s = {name: normal_s * NORMAL / weight for name, weight in weights.items()}
+        now_s = max(count * lane_s[name] for name, count in working.items())
+        then_s = max(len(own) * lane_s[name] for name, own in dealt.items())
+        if then_s > min(now_s * (1 - self._config.gain), now_s - self._config.gain_s):
             return None
         self._weights.update(measured)
         self._dealt = self._step
