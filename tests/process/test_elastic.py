@@ -80,6 +80,24 @@ def test_a_job_is_scaled_up_and_down(start: Callable[..., Run], digests: list[st
     prove_nothing_computed_again(run)
 
 
+def test_a_job_is_scaled_while_a_replica_is_lost(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", script_args=SLOW)
+    under_way(run)
+    os.kill(run.pids()["r1.0"], signal.SIGKILL)
+    holds(run, "scale", "--replicas", "4")
+    wait_for(lambda: working(run) == {"r0.0", "r1.1", "r2.0", "r3.0"}, "everyone to have lanes")
+    prove_elastic(run, digests, at_the_end=4, failures=1)
+
+
+def test_a_replica_is_lost_while_another_leaves(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", "--fault", "r1:passed:step=12:SIGKILL", script_args=SLOW)
+    under_way(run)
+    asks(run, "leave", "--replica", "r2", "--no-wait")
+    wait_for(lambda: run.committed("r1.1") >= 2, "the other that was lost to be back")
+    assert working(run) == {"r0.0", "r1.1"}, run.story()
+    prove_elastic(run, digests, at_the_end=2, failures=1)
+
+
 def test_a_replica_moves(start: Callable[..., Run], digests: list[str]) -> None:
     run = start("--replicas", "2", script_args=SLOW)
     under_way(run)

@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from coordinators import Coordinator
 from runs import Run, prove
 
-from regrow.core.records import Audited, GroupsAborted, RosterMade, SnapshotLoaded, StateFetched
+from regrow.core.records import Audited, Committed, GroupsAborted, RosterMade, SnapshotLoaded, StateFetched
 
 pytestmark = pytest.mark.process
 
@@ -75,6 +77,25 @@ def test_a_joiner_without_room_is_waited_for(attack: Attack, start: Callable[...
     prove(run, reference, deaths=Counter(["r1", *attack.deaths.split()]))
     assert run.facts(StateFetched), run.story()
     assert any("cannot keep up" in fact.why or "wait for it" in fact.why for _, fact in run.facts(RosterMade)), run.story()
+
+
+@pytest.mark.parametrize("moment", ["persist:roster=3", "persisted:roster=3", "made:roster=3", "push:roster=3"])
+def test_the_coordinator_is_lost_during_a_join(
+    moment: str, start: Callable[..., Run], tmp_path: Path, reference: str
+) -> None:
+    coordinator = Coordinator(tmp_path)
+    try:
+        coordinator.start(f"{moment}:SIGKILL")
+        flags = ("--replicas", "3", "--fault", LOST, *coordinator.arguments)
+        run = start(*flags, script_args=("--hold", "5:3"), run_dir=coordinator.run_dir)
+        coordinator.wait_struck()
+        coordinator.start()
+        run.wait()
+        prove(run, reference, deaths=Counter(["r1"]))
+        assert run.facts(Committed, "r1.1"), run.story()
+        assert run.pids().keys() == {"r0.0", "r1.0", "r1.1", "r2.0"}, "nobody else was started again"
+    finally:
+        coordinator.end()
 
 
 def test_nobody_notices_a_join(start: Callable[..., Run], reference: str) -> None:

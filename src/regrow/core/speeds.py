@@ -35,7 +35,8 @@ class Gauge:
         self._least = least
         self._change = change
         self._every = every
-        self._seen: deque[float] = deque(maxlen=2 * least)
+        self._seen: deque[float] = deque(maxlen=2 * least - 1)
+        """An odd number: the middle one was really seen, and is none between slow and fast."""
         self._told_s: float | None = None
         self._since = 0
 
@@ -101,4 +102,5 @@ class Speeds:
         self._weights.update(measured)
         self._dealt = self._step
         slowest = max(known, key=lambda name: known[name])
-        return f"lanes are dealt by speed: one takes {known[slowest] / normal_s:.1f} times as long on {slowest} as elsewhere"
+        others_s = median(lane_s for name, lane_s in known.items() if name != slowest)
+        return f"lanes are dealt by speed: one takes {known[slowest] / others_s:.1f} times as long on {slowest} as elsewhere"
