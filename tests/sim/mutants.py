@@ -45,10 +45,10 @@ class ForgetsAttempts(Attendance):
             return statement
         return msgspec.structs.replace(statement, complete=True, digest=self._stale.digest)
 
-    def _commit(self, by: str) -> list[Effect]:
+    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
         self.result = self.result or self._stale
         self._stale = None
-        return super()._commit(by)
+        return super()._commit(by, switch)
 
 
 class KeepsItsSeat(Attendance):

@@ -13,6 +13,6 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "BlamesItsOwnKill": (1523, 20, "outcome"),
     "TakesTheDoomedForDead": (4756, 20, "outcome"),
     "ForgetsTheStop": (1009, 20, "outcome"),
-    "ConcludesAtOnce": (14097, 40, "outcome"),
+    "ConcludesAtOnce": (7381, 40, "outcome"),
     "ForgetsTheBudget": (95, 6, "budget"),
 }

@@ -372,8 +372,12 @@ class Membership:
                 presence.left = version
                 effects = self._end_begins()
                 self._await_others(now)
-                # A newer roster still counts on a member that has left: its groups can never form.
-                if version < self.version and self.roster is not None and self.roster.seat(member) is not None:
+                # A newer roster still counts on a member that has left: its groups can never form. The base of a planned one
+                # leaves together; those who do not are given a roster of their own in a moment.
+                others = () if self._base is None or version != self._base.version else self._base.members
+                is_together = any((p := self._present.get(m)) is not None and p.left is None for m in others)
+                is_counted_on = self.roster is not None and self.roster.seat(member) is not None
+                if version < self.version and is_counted_on and not is_together:
                     effects += self._issue(f"left-{member}", f"{member} has left")
                 return effects
         assert_never(message)

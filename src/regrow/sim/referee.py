@@ -64,6 +64,10 @@ class Referee:
     def rosters(self) -> int:
         return len(self._rosters)
 
+    @property
+    def planned(self) -> int:
+        return sum(roster.base is not None for roster in self._rosters.values())
+
     def fail(self, rule: str, what: str) -> NoReturn:
         raise Foul(rule, what)
 
@@ -94,7 +98,8 @@ class Referee:
         if last is not None:
             before = self._seated(self._rosters[last])
             cause = roster.cause.removeprefix("died-")
-            if cause != roster.cause and cause not in map(str, before):
+            # A roster that waits goes on once it is known that nobody else will come.
+            if cause != roster.cause and cause not in map(str, before) and not self._rosters[last].waits:
                 self.fail("unnoticed", f"{cause} had no seat, yet its death led to roster {roster.version}")
             for member in before:
                 if roster.base is not None:
@@ -171,8 +176,9 @@ class Referee:
         if work.is_audit:
             return
         cell = Cell(work.step, work.lane)
-        roster = process.attendance.acting
-        assert roster is not None, "nobody computes before a roster was adopted"
+        acting = process.attendance.acting
+        assert acting is not None, "nobody computes before a roster was adopted"
+        roster = self._rosters[acting.version]
         if roster.waits:
             self.fail("wishes", f"{process.name} computes {cell}, but its job waits: {roster.waits}")
         if len(roster.seats) == 1 and cell.lane in roster.suspected(cell.step):

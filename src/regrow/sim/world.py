@@ -62,6 +62,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
     virtual_s: float
     rosters: int
+    planned: int
+    """Of these rosters, those that were planned."""
     trace: int
 
 
@@ -152,5 +154,6 @@ def simulate(
         faults=tuple(world.faults.struck),
         virtual_s=world.timeline.now,
         rosters=world.referee.rosters,
+        planned=world.referee.planned,
         trace=world.story.trace,
     )
