@@ -11,7 +11,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "MournsTooEarly": (382, 20, "outcome"),
     "DistrustsCleanExits": (1, 6, "outcome"),
     "BlamesItsOwnKill": (1523, 20, "outcome"),
-    "TakesTheDoomedForDead": (4756, 20, "outcome"),
+    "TakesTheDoomedForDead": (768, 20, "outcome"),
     "ForgetsTheStop": (1009, 20, "outcome"),
     "ConcludesAtOnce": (7381, 40, "outcome"),
     "ForgetsTheBudget": (95, 6, "budget"),
