@@ -40,6 +40,10 @@ bench: setup
 	$(BIN)/python benchmarks/overhead.py --size large --replicas 3
 	$(BIN)/python benchmarks/members.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/join.py
+	$(BIN)/python benchmarks/transfer.py
+	$(BIN)/python benchmarks/uneven.py
+	$(BIN)/python benchmarks/control.py
 
 clean:
 	rm -rf $(VENV) runs

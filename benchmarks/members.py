@@ -34,7 +34,7 @@ from regrow.collectives.reduce import Reduction, Terms
 from regrow.core.boundary import ROW_BYTES
 from regrow.core.lanes import cover, deal
 from regrow.core.resolve import Statement, resolve
-from regrow.core.roster import Endpoint, Member, Version, compose
+from regrow.core.roster import Endpoint, Member, Present, Version, compose
 from regrow.state.gradient import Gradient, Pool
 from regrow.state.layout import BUCKET_BYTES, Layout
 
@@ -74,7 +74,7 @@ class Cases:
         self._row = bytes(ROW_BYTES)
         self._shares = deal(group.size * LANES_EACH, group.size)
         members = [Member(f"r{rank:02}", 0) for rank in range(group.size)]
-        seats = {member: (Endpoint("", 0), True) for member in members}
+        seats = {member: Present(endpoint=Endpoint("", 0), founder=True) for member in members}
         self._roster = compose(Version(1, 2), seats, group.size * LANES_EACH, 3, "a death")
         self._statement = Statement(
             member=members[group.rank],

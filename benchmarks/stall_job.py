@@ -27,11 +27,11 @@ has_lived = False
 
 for step in job.steps(100_000, data):
     for tokens, targets in step:
-        if is_victim and has_lived:
+        if is_victim and step.live and has_lived:
             print(f"standing {step.index}", flush=True)
             threading.Event().wait()
         step.backward(F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()))
     optimizer.step()
-    has_lived = True
+    has_lived = has_lived or step.live
     if step.index == 0 and step.reporter:
         print(f"parameters {sum(p.numel() for p in model.parameters())}", flush=True)

@@ -244,6 +244,9 @@ def test_status_reads_the_end_and_the_steps(tmp_path: Path) -> None:
         "max_job_restarts": 200,
         "restart_window_s": 600.0,
         "min_replicas": 1,
+        "waits": "",
+        "target": 2,
+        "wishes": [],
     }
 
 

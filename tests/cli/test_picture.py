@@ -140,3 +140,8 @@ def test_it_fits_every_screen(replicas: list[ReplicaScene], happenings: list[Hap
     rows: list[Row] = picture(scene, columns, lines, is_coloured=True)
     assert 1 <= len(rows) <= max(1, lines // 2)
     assert all(row.cells <= max(1, columns - 1) and "\n" not in row.text for row in rows)
+
+
+def test_a_job_that_waits_says_so_in_its_first_row() -> None:
+    waits = msgspec.structs.replace(SCENE, waits="2 of 3 are here")
+    assert "step 37 of 120 | waits: 2 of 3 are here |" in text(waits, 200)[0]

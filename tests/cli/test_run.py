@@ -152,7 +152,14 @@ def test_a_job_that_finishes(tmp_path: Path, script: Path) -> None:
     assert "the job finished" in launch.output
     launch.wait_nothing_left()
     run = tmp_path / "run"
-    assert {path.name for path in run.iterdir()} == {"job.json", "token", "coordinator.json", "journal", "output"}
+    assert {path.name for path in run.iterdir()} == {
+        "job.json",
+        "token",
+        "coordinator.json",
+        "listening.json",
+        "journal",
+        "output",
+    }
     assert stat.S_IMODE((run / "token").stat().st_mode) == 0o600
     token = (run / "token").read_text()
     assert re.fullmatch("[0-9a-f]{64}", token)
@@ -277,3 +284,19 @@ def _ended(folder: Path) -> JobEnded:
     facts = [line.what for account in read(folder / "run/journal") for line in account.lines]
     (end,) = [fact for fact in facts if isinstance(fact, JobEnded)]
     return end
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--speed", "r1=fast"), "--speed r1=fast: write NAME=X"),
+        (("--speed", "slow=0.5"), "--speed slow=0.5: write NAME=X"),
+        (("--speed", "r1=0"), "--speed r1=0: write NAME=X"),
+        (("--shadow",), "--shadow without --spares: say how many"),
+        (("--max-replicas", "1"), "--max-replicas 1 is less than --replicas 2"),
+    ],
+)
+def test_flags_for_elastic_jobs_are_checked(tmp_path: Path, flags: tuple[str, ...], says: str) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = regrow("run", "--replicas", 2, *flags, "train.py", cwd=tmp_path)
+    assert done.returncode == 2 and says in done.stderr + done.stdout

@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from regrow.agent.sight import Sight
@@ -206,3 +207,17 @@ def test_the_pace_falls_while_the_job_stands_still() -> None:
         pace.see(step * 0.5, step)
     rates = [pace.rate(9.5 + waited) or 0.0 for waited in (0.0, 5.0, 60.0, 600.0)]
     assert rates == sorted(rates, reverse=True) and rates[0] == pytest.approx(2) and rates[-1] < 0.1
+
+
+def test_who_is_to_work_and_who_lives_has_a_row_and_who_has_left_has_none() -> None:
+    roster = msgspec.structs.replace(made(2, {R0: (0,), Member("r3", 0): (1,)}), places=("r0", "r3"))
+    spare = Sight(member=Member("r4", 0), starts_s=None, pid=7, stamped=None, is_hung=False, is_doomed=False)
+    left = WorkerExited(member=R1, pid=3, how="left as planned", clean=False, cause="died-r1.0")
+    assert [replica.name for replica in look(known(roster, left), spare).replicas] == ["r0", "r3", "r4.0"]
+
+
+def test_a_job_that_waits_says_so() -> None:
+    waits = "2 of the 3 replicas that the job needs are here"
+    first_made = msgspec.structs.replace(made(2, {R0: (0,)}), waits=waits)
+    assert look(known(first_made)).waits == waits
+    assert look(known(first_made, made(3, {R0: (0,)}))).waits == ""

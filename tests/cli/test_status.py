@@ -15,6 +15,7 @@ from regrow.core.budget import BudgetConfig
 from regrow.core.membership_effects import Saved
 from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned, WorkerExited, WorkerStarted
 from regrow.core.roster import Member
+from regrow.core.staff import found
 from regrow.shell.journal import Journal
 
 NEXT = Member("r1", 3)
@@ -31,7 +32,8 @@ def run(tmp_path: Path) -> RunDir:
     now = time.monotonic()
     store = Store(run.path)
     spent = {"r1": (now - 70, now - 3, now - 2, now - 1), "r2": (now - 5,)}
-    store.save(Saved(term=1, lives={"r0": 0, "r1": 3, "r2": 1}, lost=("r2",), spent=spent))
+    staff = found(("r0", "r1", "r2"), 0).losing("r2")
+    store.save(Saved(term=1, lives={"r0": 0, "r1": 3, "r2": 1}, staff=staff, spent=spent))
     store.close()
     agent = Journal(run.journal, "agent")
     for member in (Member("r0", 0), Member("r1", 2), Member("r2", 1)):

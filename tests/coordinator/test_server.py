@@ -1,122 +1,22 @@
 """The coordinator's server over real connections."""
 
 import asyncio
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import pytest
+from room import DEADLINE_S, R0, R1, TOKEN, Room, exited, pushed, run
 
-from regrow.coordinator.server import Server
-from regrow.coordinator.store import Store, load
-from regrow.core.budget import BudgetConfig
+from regrow.coordinator.store import load
 from regrow.core.errors import InfraError, PeerError
-from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
-from regrow.core.messages import (
-    Beat,
-    Contract,
-    Ending,
-    Enlist,
-    Entered,
-    Exited,
-    Join,
-    Left,
-    Push,
-    Raised,
-    Stop,
-    StopWanted,
-)
-from regrow.core.records import Fact, JobEnded, Refused, RosterMade, WorkerRaised
-from regrow.core.roster import NO_VERSION, Endpoint, Member
-from regrow.shell.journal import Journal, read
-from regrow.wire.tcp import Connection, connect
-
-TOKEN = "ab" * 32
-R0, R1 = Member("r0", 0), Member("r1", 0)
-DEADLINE_S = 20.0
-
-
-class Recorder:
-    """An actuator that only remembers."""
-
-    def __init__(self) -> None:
-        self.started: list[tuple[Member, float]] = []
-        self.killed: list[Member] = []
-
-    def start(self, member: Member, why: str, delay_s: float) -> None:
-        self.started.append((member, delay_s))
-
-    def kill(self, member: Member, why: str) -> None:
-        self.killed.append(member)
-
-
-class Room:
-    """A server, and members that talk to it."""
-
-    def __init__(self, folder: Path, replicas: int = 2, max_restarts: int = 20) -> None:
-        self.folder = folder
-        self.actuator = Recorder()
-        self.notices: list[tuple[str, bool]] = []
-        """Each with whether it is routine."""
-        self.warnings: list[str] = []
-        names = tuple(f"r{number}" for number in range(replicas))
-        config = MembershipConfig(replicas=names, lanes=4, budget=BudgetConfig(backoff_s=0.0, max_restarts=max_restarts))
-        self.store = Store(folder)
-        journal = Journal(folder / "journal", "coordinator")
-        job = Enlist(agent="a", job="run", command=("train.py",), config=config)
-        self.server = Server(job, self.store, journal, self.actuator, self._noticed, self.warnings.append)
-
-    def _noticed(self, text: str, is_routine: bool) -> None:
-        self.notices.append((text, is_routine))
-
-    async def open(self) -> None:
-        self.endpoint = await self.server.listen("127.0.0.1", 0, TOKEN)
-        self.server.open()
-
-    async def member(self, member: Member, **terms: str) -> Connection:
-        connection = await connect(self.endpoint, TOKEN, str(member), DEADLINE_S)
-        await connection.send(join(member, **terms))
-        return connection
-
-    def facts(self, kind: type[Fact]) -> list[Any]:
-        return [
-            line.what for account in read(self.folder / "journal") for line in account.lines if isinstance(line.what, kind)
-        ]
-
-
-def join(member: Member, **terms: str) -> Join:
-    return Join(
-        member=member,
-        endpoint=Endpoint("127.0.0.1", 1),
-        contract=Contract(terms={"lanes": "4", **terms}),
-        seen=NO_VERSION,
-        entered=NO_VERSION,
-        lanes=4,
-        step=0,
-    )
-
-
-def exited(member: Member, how: str, clean: bool) -> Exited:
-    return Exited(member=member, how=how, clean=clean, never_joined=False)
+from regrow.core.messages import Beat, Ending, Entered, Left, Raised, Stop, StopWanted
+from regrow.core.records import JobEnded, Refused, RosterMade, WorkerRaised
+from regrow.core.roster import Member
+from regrow.wire.tcp import connect
 
 
 def raised(member: Member, scope: str = "step") -> Raised:
     return Raised(member=member, kind="ValueError", place="train.py:3", traceback="Tr", step=1, lane=None, scope=scope)
-
-
-def run(story: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(DEADLINE_S):
-            await story
-
-    asyncio.run(bounded())
-
-
-async def pushed(connection: Connection) -> Push:
-    message = await connection.receive()
-    assert isinstance(message, Push), message
-    return message
 
 
 @pytest.mark.parametrize(("term", "steps"), [("12", 12), ("many", None), ("9" * 5000, None)])

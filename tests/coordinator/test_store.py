@@ -11,8 +11,9 @@ import pytest
 from regrow.coordinator.store import Store, load
 from regrow.core.errors import ConfigError, StateError
 from regrow.core.membership_effects import Saved
+from regrow.core.staff import Staff
 
-SAVED = Saved(term=3, lives={"r0": 2}, floor=7, lost=("r1",))
+SAVED = Saved(term=3, lives={"r0": 2}, floor=7, staff=Staff(target=2, places=("r0", "r1"), names=("r0", "r1"), lost=("r1",)))
 
 
 def test_what_is_saved_is_loaded_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -47,6 +48,7 @@ import resource, sys
 from pathlib import Path
 from regrow.coordinator.store import Store
 from regrow.core.membership_effects import Saved
+from regrow.core.staff import Staff
 store = Store(Path({str(tmp_path)!r}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (8, resource.RLIM_INFINITY))
 try:

@@ -40,7 +40,7 @@ from regrow.core.events import (
 from regrow.core.lanes import Node
 from regrow.core.messages import Complain, Ending, Entered, Left
 from regrow.core.resolve import Statement
-from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version, compose
+from regrow.core.roster import NO_VERSION, Endpoint, Member, Present, Roster, Version, compose
 
 A, B, J = Member("r0", 0), Member("r1", 0), Member("r2", 1)
 V1, V2, V3 = Version(1, 1), Version(1, 2), Version(1, 3)
@@ -48,7 +48,7 @@ DIGEST = 77
 
 
 def roster(version: Version, *members: Member, founders: tuple[Member, ...] = (A, B)) -> Roster:
-    return compose(version, {m: (Endpoint(str(m), 1), m in founders) for m in members}, 4, 0, "test")
+    return compose(version, {m: Present(endpoint=Endpoint(str(m), 1), founder=m in founders) for m in members}, 4, 0, "test")
 
 
 def stated(member: Member, step: int = 0, **more: object) -> Statement:
@@ -107,7 +107,9 @@ def test_lanes_merge_then_reduce_then_bound_then_commit() -> None:
     assert story.hears(LaneDone(lane=0)) == [Compute(step=0, lane=1, then=reduce)]
     assert story.hears(LaneDone(lane=1)) == [Merge(parent=Node(0, 2)), reduce]
     assert story.hears(Reduced(version=V1, digest=DIGEST)) == [Bound(version=V1, row=row(V1, 0))]
-    assert story.bounded() == [Commit(step=0, attempt=V1, digest=DIGEST, holdings=holdings, by="boundary", reporter=A)]
+    assert story.bounded() == [
+        Commit(step=0, attempt=V1, digest=DIGEST, holdings=holdings, by="boundary", reporter=A, last=2)
+    ]
     assert story.hears(StepEntered()) == [Compute(step=1, lane=0)]
 
 

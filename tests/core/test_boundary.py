@@ -6,13 +6,15 @@ from hypothesis import strategies as st
 
 from regrow.core.boundary import ROW_BYTES, Corrupt, Parted, Pass, Row, first_parted, verdict
 from regrow.core.errors import Invariant
-from regrow.core.roster import Endpoint, Member, Roster, Version, compose
+from regrow.core.roster import Endpoint, Member, Present, Roster, Version, compose
 
 VERSION = Version(1, 1)
 
 
 def roster(members: int) -> Roster:
-    return compose(VERSION, {Member(f"r{i}", 0): (Endpoint("h", i), True) for i in range(members)}, 8, 0, "test")
+    return compose(
+        VERSION, {Member(f"r{i}", 0): Present(endpoint=Endpoint("h", i), founder=True) for i in range(members)}, 8, 0, "test"
+    )
 
 
 def row(digest: int = 7, stop: bool = False, step: int = 3, state: int = 0) -> Row:

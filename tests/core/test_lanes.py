@@ -2,7 +2,7 @@
 
 from itertools import combinations, pairwise
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from regrow.core.lanes import Node, children, cover, deal, lanes_in, leaf, merges, missing, root, settled, spread
@@ -75,6 +75,9 @@ def test_merges_come_after_their_children(case: tuple[int, frozenset[int]]) -> N
 
 
 @given(LANES, st.integers(1, 8))
+@example(20_000, 9_999)
+@example(16_384, 9_999)
+@example(10_000, 9_999)
 def test_deal_is_even_contiguous_and_whole(lanes: int, members: int) -> None:
     dealt = deal(lanes, members)
     assert [lane for part in dealt for lane in part] == list(range(lanes))

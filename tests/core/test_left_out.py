@@ -8,7 +8,7 @@ from test_resolve import LANES, V1, roster, says
 from regrow.core.lanes import Cell, Node
 from regrow.core.membership_effects import MembershipEffect, Poisoned
 from regrow.core.membership_events import Died, Hung
-from regrow.core.messages import Contract, Entered, Left
+from regrow.core.messages import CaughtUp, Contract, Entered, Left
 from regrow.core.progress import Place
 from regrow.core.resolve import Resolution, resolve
 from regrow.core.roster import Halt, Member, Roster, Suspect, at_home
@@ -45,6 +45,7 @@ def test_the_same_replica_twice_is_no_poison() -> None:
     dies_in_lane(desk, A)
     again = Member("r0", 1)
     desk.hears(*(Entered(member=m, version=desk.machine.version, step=0) for m in (B, C)), join(again))
+    desk.hears(CaughtUp(member=again, step=0))
     effects = dies_in_lane(desk, again)
     assert not [e for e in effects if isinstance(e, Poisoned)] and rosters(effects)[0].suspects[0].replicas == ("r0",)
 

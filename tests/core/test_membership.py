@@ -24,6 +24,7 @@ from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Hun
 from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
+    CaughtUp,
     Complain,
     Contract,
     Ending,
@@ -31,6 +32,9 @@ from regrow.core.messages import (
     FromMember,
     Join,
     Left,
+    Listen,
+    Missed,
+    Overflowed,
     Push,
     Raised,
     Refuse,
@@ -149,10 +153,45 @@ def test_a_joiner_waits_until_the_roster_was_entered_by_all() -> None:
     desk.sees_dead(A)
     v2, joiner = desk.machine.version, Member("r0", 1)
     assert rosters(desk.hears(join(joiner), Entered(member=B, version=v2, step=3))) == []
-    (made,) = rosters(desk.hears(Entered(member=C, version=v2, step=3)))
+    (told,) = desk.hears(Entered(member=C, version=v2, step=3))
+    assert isinstance(told, Send) and told.member == joiner
+    assert isinstance(told.message, Listen) and told.message.roster.version == v2
+    (made,) = rosters(desk.hears(CaughtUp(member=joiner, step=4)))
     assert made.members == (joiner, B, C)
     assert made.floor == 3
+    assert made.base == v2, "the others go on under that one until all are ready"
     assert [seat.founder for seat in made.seats] == [False, True, True]
+    assert [seat.is_new for seat in made.seats] == [True, False, False]
+
+
+def test_a_joiner_that_cannot_keep_up_is_seated_at_once() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    joiner = Member("r0", 1)
+    desk.hears(join(joiner), *(Entered(member=m, version=desk.machine.version, step=3) for m in (B, C)))
+    (made,) = rosters(desk.hears(Overflowed(member=joiner, why="too much waits")))
+    assert made.members == (joiner, B, C) and made.base is None
+
+
+def test_a_loss_while_a_planned_roster_is_entered_keeps_everybody_who_may_have_to_testify() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    joiner, base = Member("r0", 1), desk.machine.version
+    desk.hears(join(joiner), *(Entered(member=m, version=base, step=3) for m in (B, C)), CaughtUp(member=joiner, step=4))
+    (made,) = rosters(desk.sees_dead(C))
+    assert made.members == (joiner, B) and made.base is None
+    saved = Desk().founded()
+    saved.sees_dead(A)
+    saved.hears(join(joiner), *(Entered(member=m, version=base, step=3) for m in (B, C)), CaughtUp(member=joiner, step=4))
+    assert saved.saved is not None and saved.saved.base is not None and saved.saved.base.version == base
+
+
+def test_who_listens_and_dies_makes_no_roster() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(A)
+    joiner = Member("r0", 1)
+    desk.hears(join(joiner), *(Entered(member=m, version=desk.machine.version, step=3) for m in (B, C)))
+    assert rosters(desk.sees_dead(joiner)) == []
 
 
 def test_the_budget_ends_a_replica_then_the_job() -> None:
@@ -161,7 +200,7 @@ def test_the_budget_ends_a_replica_then_the_job() -> None:
         effects = desk.sees_dead(Member("r0", life))
     assert [e.replica for e in effects if isinstance(e, Lost)] == ["r0"]
     assert desk.saved is not None
-    assert desk.saved.lost == ("r0",)
+    assert desk.saved.staff is not None and desk.saved.staff.lost == ("r0",)
 
 
 def test_a_restart_is_granted_with_its_numbers_once_it_is_durable() -> None:
@@ -228,6 +267,49 @@ def test_silence_evicts_and_tells() -> None:
     assert isinstance(refused.message, Refuse)
 
 
+def test_those_who_fall_silent_together_are_evicted_by_one_roster() -> None:
+    desk = Desk().founded()
+    effects = desk.waits(12, A)
+    (made,) = rosters(effects)
+    assert made.members == (A,)
+    assert [e.member for e in effects if isinstance(e, Kill)] == [B, C]
+    told = [e.member for e in effects if isinstance(e, Send) and e.message == Push(roster=made)]
+    assert told == [A, B, C], "the evicted hear of it too"
+
+
+def test_a_silence_counts_from_the_last_word_however_many_others_are_looked_at_before() -> None:
+    desk = Desk().founded()
+    desk.waits(4, A, B, C)
+    assert rosters(desk.waits(10, A, B)) == []
+    assert [made.members for made in rosters(desk.waits(1, A, B))] == [(A, B)]
+    assert rosters(desk.waits(10, A)) == []
+    assert [made.members for made in rosters(desk.waits(1, A))] == [(A,)]
+
+
+def test_a_joiner_that_fell_silent_before_it_was_seated_is_evicted_in_its_time() -> None:
+    desk = Desk().founded()
+    desk.sees_dead(B)
+    joiner = Member("r1", 1)
+    desk.waits(5, A, C)
+    desk.hears(join(joiner), CaughtUp(member=joiner, step=3))  # its last words
+    assert rosters(desk.waits(9, A, C)) == []
+    version = desk.machine.version
+    seated = rosters(desk.hears(*(Entered(member=member, version=version, step=3) for member in (A, C))))
+    assert [made.members for made in seated] == [(A, joiner, C)]
+    assert [e.member for e in desk.waits(2, A, C) if isinstance(e, Kill)] == [joiner]
+
+
+def test_whoever_wants_the_whole_roster_gets_it_even_without_a_seat() -> None:
+    desk = Desk()
+    assert desk.hears(Missed(member=A, why="none is held")) == []
+    desk.founded()
+    desk.sees_dead(B)
+    newest = desk.machine.roster
+    assert newest is not None
+    for member in (A, B):
+        assert desk.hears(Missed(member=member, why="it does not fit")) == [Send(member=member, message=Push(roster=newest))]
+
+
 def test_silence_of_all_evicts_nobody() -> None:
     """It may be the coordinator that is cut off (tests/sim/seeds.py: EvictsTheLast)."""
     desk = Desk().founded()
@@ -241,6 +323,7 @@ def test_the_only_holder_is_not_evicted_for_a_joiner_that_holds_nothing() -> Non
     desk.sees_dead(B)
     joiner = Member("r0", 1)
     desk.hears(join(joiner), Entered(member=C, version=desk.machine.version, step=1))
+    desk.hears(CaughtUp(member=joiner, step=1))
     assert desk.machine.roster is not None
     assert desk.machine.roster.members == (joiner, C)
     assert desk.waits(60, joiner) == []
@@ -282,10 +365,12 @@ def test_the_only_known_holder_of_the_state_is_spared_once_aloud() -> None:
     assert desk.sees_hung(C) == []
     joiner = Member("r1", 1)
     desk.hears(join(joiner), Entered(member=C, version=desk.machine.version, step=1))
+    assert desk.sees_hung(C) == [], "a listener holds nothing"
+    desk.hears(CaughtUp(member=joiner, step=1))
     assert desk.sees_hung(C) == [], "a joiner holds nothing yet"
     desk.hears(Entered(member=joiner, version=desk.machine.version, step=1))
     (made,) = rosters(desk.sees_hung(C))
-    assert made.members == (joiner,), "healed meanwhile, it can go on alone"
+    assert made.members == (joiner,), "in step meanwhile, it can go on alone"
 
 
 def test_hung_before_the_first_roster_is_killed_and_started_again_on_the_budget() -> None:
@@ -445,7 +530,7 @@ def test_joiners_that_come_too_late_to_be_healed_are_ended() -> None:
     alone = desk.machine.version
     desk.hears(Entered(member=A, version=alone, step=7))
     late = Member("r1", 1)
-    desk.hears(join(late))
+    desk.hears(join(late), CaughtUp(member=late, step=8))
     assert desk.machine.version > alone, "the joiner is seated"
     desk.hears(Ending(member=A, step=9))
     persist, kill = desk.hears(Left(member=A, version=alone, step=9))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from regrow.core.errors import Invariant
 from regrow.core.lanes import Node, cover, leaf, missing
 from regrow.core.resolve import Divided, Resolution, Stateless, Statement, resolve
-from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version, compose
+from regrow.core.roster import NO_VERSION, Endpoint, Member, Present, Roster, Version, compose
 
 LANES = 4
 V1, V2 = Version(1, 1), Version(1, 2)
@@ -15,7 +15,7 @@ A, B, C = (Member(f"r{i}", 0) for i in range(3))
 
 
 def roster(*members: Member, floor: int = 0, lanes: int = LANES) -> Roster:
-    return compose(V2, {m: (Endpoint("h", 1), True) for m in members}, lanes, floor, "test")
+    return compose(V2, {m: Present(endpoint=Endpoint("h", 1), founder=True) for m in members}, lanes, floor, "test")
 
 
 def says(member: Member, step: int = 5, complete: bool = False, attempt: Version = V1, digest: int = 9, **more) -> Statement:

@@ -16,6 +16,7 @@ from regrow.cli.run import run
 from regrow.cli.soak import soak
 from regrow.cli.status import status
 from regrow.cli.why import why
+from regrow.cli.wishes import leave, migrate, scale
 from regrow.core import attendance, invariants, membership, messages
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +87,7 @@ def test_the_readmes_flags_are_those_of_the_command() -> None:
     assert sorted(listed) == sorted(flags)
     both = {
         flag
-        for command in (coordinator, status, check, why, soak)
+        for command in (coordinator, status, check, why, soak, scale, leave, migrate)
         for p in command.params
         for flag in p.opts
         if flag.startswith("--")

@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--marks", type=Path)
     parser.add_argument("--hang", action="store_true", help="in r1's first life a data worker hangs, once")
     parser.add_argument("--skip", type=json.loads, default=[], help="JSON: lanes to leave out, as [step, lane] pairs")
-    parser.add_argument("--steps", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--wait-for", type=Path, help="do not leave the fourth step before this file exists")
     parser.add_argument("--hold", type=int, default=0, help="wait for so many members from the seventh step on")
     args = parser.parse_args()
@@ -143,7 +143,7 @@ def main() -> None:
         optimizer.zero_grad()
         while args.wait_for and step.index == 3 and not args.wait_for.exists():
             time.sleep(0.005)
-        if args.hold and step.index >= 6:
+        if args.hold and step.live and step.index >= 6:
             wait_for_strength(args.hold, step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)

@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("mode")
     parser.add_argument("--seconds", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=24)
     args = parser.parse_args()
     mode = args.mode if IS_ODD or args.mode in ("evaluation", "compile") else "none"
     if mode == "start":
@@ -117,7 +117,7 @@ def main() -> None:
         if step.index == AT and mode == "busy":
             with job.busy("evaluate", at_most_s=args.seconds):
                 deadlocked_lock()
-        if step.index > AT and "REGROW_RUN_DIR" in os.environ:
+        if step.live and step.index > AT and "REGROW_RUN_DIR" in os.environ:
             wait_for_strength(3, step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f}", flush=True)

@@ -25,12 +25,12 @@ if mistake == "before join":
     raise ValueError("mine")  # before join
 
 
-def wait_for_rosters(count: int) -> None:
-    journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / "coordinator.jsonl"
+def wait_for(fact: str, who: str) -> None:
+    journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / f"{who}.jsonl"
     deadline = time.monotonic() + 60
-    while journal.read_text().count('"RosterMade"') < count:
+    while f'"{fact}"' not in journal.read_text():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not {count} rosters")
+            raise TimeoutError(f"{who} never noted {fact}")
         time.sleep(0.005)
 
 
@@ -93,7 +93,9 @@ for step in job.steps(8, data):
     optimizer.step()
     optimizer.zero_grad()
     if mistake == "joiner" and step.index == 4:
-        wait_for_rosters(3)  # so that the job does not end before its joiner has come
+        wait_for("ListenerAttached", f"{me}.0")  # so that the job does not end before its joiner has come
+    if mistake == "joiner" and step.index == 6:
+        wait_for("ReplicaLost", "coordinator")  # a step on, it was offered the state
     if here == "reporter" and step.reporter:
         raise ValueError("mine")  # reporter
 

@@ -221,7 +221,7 @@ def _alone(*script_args: str, script: Path = TINY) -> str:
     return done.stdout
 
 
-def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 8, microbatches: int = 1, code: int = 0) -> None:
+def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 24, microbatches: int = 1, code: int = 0) -> None:
     """The last lines of every attack: equal digests, a clean check, nobody else touched, the right ones named, every
     sample once."""
     story = run.story()

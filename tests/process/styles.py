@@ -295,7 +295,7 @@ def main() -> None:
     style = STYLES[args.style]()
     optimizers = {f"optimizer{at}": optimizer for at, optimizer in enumerate(style.optimizers)}
     job.track(model=style.model, **optimizers, **style.tracked)
-    for step in job.steps(9, job.data(Points(), batch_size=3)):
+    for step in job.steps(14, job.data(Points(), batch_size=3)):
         style.before(step)
         for batch in step:
             step.backward(style.loss(step, batch))
@@ -306,7 +306,7 @@ def main() -> None:
                 optimizer.step()
         for optimizer in style.optimizers:
             optimizer.zero_grad()
-        if args.hold and step.index >= 6:
+        if args.hold and step.live and step.index >= 6:
             wait_for_strength(args.hold, step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss} {dict(step.metrics)}", flush=True)

@@ -77,7 +77,7 @@ def test_a_coordinator_of_its_own_and_nothing_goes_wrong(
 ) -> None:
     coordinator.start()
     run = begin("--replicas", "3", script_args=())
-    finish(run, coordinator, reference, deaths=Counter(), steps=8)
+    finish(run, coordinator, reference, deaths=Counter(), steps=24)
     assert "roster 1.1 (every replica is ready): r0.0, r1.0, r2.0" in run.output
     run.wait_nothing_left({})
 
@@ -240,7 +240,7 @@ def test_killed_while_workers_start(coordinator: Coordinator, begin: Callable[..
     pids = run.pids()
     assert not run.facts(WorkerExited), run.story()
     coordinator.start()
-    finish(run, coordinator, reference, deaths=Counter(), steps=8)
+    finish(run, coordinator, reference, deaths=Counter(), steps=24)
     assert run.pids() == pids
 
 
@@ -381,7 +381,7 @@ def test_a_coordinator_without_a_job_is_sent_away_and_comes_back(
     assert "Traceback" not in coordinator.output, coordinator.output
     coordinator.start()
     run = begin("--replicas", "2", script_args=())
-    finish(run, coordinator, reference, deaths=Counter(), steps=8)
+    finish(run, coordinator, reference, deaths=Counter(), steps=24)
 
 
 @pytest.mark.matrix

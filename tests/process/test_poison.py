@@ -14,6 +14,8 @@ from regrow.core.records import Committed, Departed, JobEnded, LaneComputed, Lan
 pytestmark = pytest.mark.process
 
 STEPS = 8
+FEW = ("--steps", str(STEPS))
+"""Fewer than would bring a sample back."""
 
 
 def bad_sample() -> tuple[Cell, int]:
@@ -44,7 +46,7 @@ def prove_poison(run: Run, decision: str, deaths: int = 2) -> None:
 @pytest.fixture(scope="module")
 def without() -> str:
     """The digest of a job of one that leaves the lane out from the start."""
-    return alone(*SKIP)
+    return alone(*FEW, *SKIP)
 
 
 @pytest.mark.parametrize("replicas", sparse([2, 3], 2))
@@ -52,7 +54,7 @@ def without() -> str:
 def test_skipped_it_is_as_if_the_lane_had_been_left_out_from_the_start(
     replicas: int, action: str, start: Callable[..., Run], without: str
 ) -> None:
-    run = start("--replicas", str(replicas), "--on-poison", "skip", script_args=("--poison", f"{BAD}:{action}"))
+    run = start("--replicas", str(replicas), "--on-poison", "skip", script_args=(*FEW, "--poison", f"{BAD}:{action}"))
     assert run.wait() == 0, run.story()
     prove_poison(run, "skip", deaths=3 if action == "kill" else 2)
     assert set(run.digests()) == {without}, run.story()
@@ -60,7 +62,7 @@ def test_skipped_it_is_as_if_the_lane_had_been_left_out_from_the_start(
 
 
 def test_a_sample_that_never_ends_is_poison_too(start: Callable[..., Run], without: str) -> None:
-    run = start("--replicas", "3", "--on-poison", "skip", script_args=("--poison", f"{BAD}:spin"))
+    run = start("--replicas", "3", "--on-poison", "skip", script_args=(*FEW, "--poison", f"{BAD}:spin"))
     assert run.wait() == 0, run.story()
     prove_poison(run, "skip")
     assert set(run.digests()) == {without}, run.story()
@@ -70,7 +72,7 @@ def test_a_sample_that_never_ends_is_poison_too(start: Callable[..., Run], witho
 def test_stopped_every_survivor_holds_the_state_before_the_step(
     save: bool, start: Callable[..., Run], digests: list[str]
 ) -> None:
-    script_args = ("--poison", f"{BAD}:segfault", *(("--save",) if save else ()))
+    script_args = (*FEW, "--poison", f"{BAD}:segfault", *(("--save",) if save else ()))
     run = start("--replicas", "3", script_args=script_args)
     assert run.wait() == 1, run.story()
     prove_poison(run, "stop")
@@ -105,7 +107,7 @@ def test_the_only_survivor_waits_for_another_before_it_touches_the_lane(start: C
 
 
 def test_lanes_left_out_by_the_script_are_left_out_everywhere(start: Callable[..., Run], without: str) -> None:
-    run = start("--replicas", "3", "--fault", "r1:backward:step=3:SIGKILL", script_args=SKIP)
+    run = start("--replicas", "3", "--fault", "r1:backward:step=3:SIGKILL", script_args=(*FEW, *SKIP))
     assert run.wait() == 0, run.story()
     assert set(run.digests()) == {without}, run.story()
     assert run.check().returncode == 0

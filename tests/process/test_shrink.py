@@ -37,17 +37,17 @@ def test_survivors_equal_each_other_and_a_replay_of_the_journal(
     faults: tuple[str, ...], scale: tuple[str, ...], start: Callable[..., Run], digests: list[str]
 ) -> None:
     armed = [arg for fault in faults for arg in ("--fault", fault)]
-    run = start("--replicas", "3", "--on-loss", "shrink", *armed, script_args=("--steps", "10", "--hold", "6:3", *scale))
+    run = start("--replicas", "3", "--on-loss", "shrink", *armed, script_args=("--steps", "20", "--hold", "6:3", *scale))
     assert run.wait() == 0, run.story()
     skipped = left_out(run)
-    assert skipped and max(step for step, _ in skipped) < 9, "some lanes were lost, and at the end all are back"
-    replayed = alone("--steps", "10", "--skip", json.dumps(skipped), *scale)
+    assert skipped and max(step for step, _ in skipped) < 19, "some lanes were lost, and at the end all are back"
+    replayed = alone("--steps", "20", "--skip", json.dumps(skipped), *scale)
     assert run.digests() == [replayed] * 3, run.story()
-    assert replayed != digests[10], "it is another run than one without losses"
+    assert replayed != digests[20], "it is another run than one without losses"
     died = Counter(fact.member.replica for _, fact in run.facts(WorkerExited) if not fact.clean)
     assert died == Counter(fault.split(":")[0] for fault in faults), run.story()
     check = run.check()
     assert check.returncode == 0, check.stdout + check.stderr
-    present = Counter(dict.fromkeys(range(10), LANES)) - Counter(step for step, _ in skipped)
+    present = Counter(dict.fromkeys(range(20), LANES)) - Counter(step for step, _ in skipped)
     told = {int(step): int(lanes) for step, lanes in re.findall(r"step (\d+) loss \S+ lanes (\d+)", run.output)}
     assert told == {step: present[step] for step in told} and min(told.values()) < LANES, told

@@ -71,7 +71,7 @@ def test_a_false_journal_is_found_out_and_its_story_told(start: Callable[..., Ru
         (drop_a_commit, "steps-go-on: r0.0 committed step 2, its next was 1", 1),
         (count_a_lane_twice, "each-lane-once: step 1 counts ", 1),
         (forget_a_lane, "each-lane-once: step 0 counts lanes [0] as held by r0.0, which never computed them", 1),
-        (another_end, f"one-end: r0.0 ended at step 8 with {'0' * 64}, r1.1 at 8 with {reference}", 2),
+        (another_end, f"one-end: r0.0 ended at step 24 with {'0' * 64}, r1.1 at 24 with {reference}", 2),
     ]
     for spoil, words, facts in told:
         check = spoiled(run, "r0.0", spoil)
@@ -79,7 +79,7 @@ def test_a_false_journal_is_found_out_and_its_story_told(start: Callable[..., Ru
         first, *story, counts = check.stdout.splitlines()
         assert first.startswith(f"broken: {words}"), check.stdout
         assert len(story) == facts and all(line.startswith("  r") and '{"fact":' in line for line in story), check.stdout
-        assert "8 steps, " in counts
+        assert "24 steps, " in counts
 
 
 def test_journals_are_sound_whenever_they_are_read_and_status_follows_a_kill(

@@ -29,7 +29,7 @@ class Points(torch.utils.data.Dataset):
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--stop-at", type=int, help="r1 alone asks to stop in this step")
     parser.add_argument("--hold", help="STEP:N: from this step on, wait for rosters until one has N members")
@@ -93,7 +93,7 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
         optimizer.zero_grad()
         if not args.scale:  # else the hook alone decides the rate: how often it is called must not matter
             schedule.step()
-        if args.hold and step.index >= int(args.hold.split(":")[0]):
+        if args.hold and step.live and step.index >= int(args.hold.split(":")[0]):
             wait_for_strength(int(args.hold.split(":")[1]), step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f} lanes {step.lanes_present}", flush=True)
@@ -123,23 +123,52 @@ def start_strays() -> None:
 
 
 def wait_for_strength(members: int, step: int) -> None:
-    """Wait until everyone lost is back; but not while a roster is still to be entered, which needs this process. One that
-    was made and has not come yet (a coordinator may have died in between) is waited for."""
-    me = f"{os.environ['REGROW_REPLICA']}.{os.environ['REGROW_INCARNATION']}"
+    """Wait until everyone lost is back; but not while a joiner or a roster needs this process to go on."""
     deadline = time.monotonic() + 60
-    while True:
-        made, adopted = facts("coordinator", "RosterMade")[-1], facts(me, "RosterAdopted")[-1]
-        has_come = facts(me, "RosterReceived")[-1]["version"] == made["version"]
-        is_entered = made["version"] == adopted["version"] and adopted["step"] <= step
-        if has_come and (len(made["seats"]) == members or not is_entered):
-            return
+    while not may_go_on(members, step):
         if time.monotonic() > deadline:
             raise TimeoutError(f"no roster of {members} members")
         time.sleep(0.005)
 
 
+def may_go_on(members: int, step: int) -> bool:
+    """A roster that was made and has not come yet (a coordinator may have died in between) is waited for."""
+    me = f"{os.environ['REGROW_REPLICA']}.{os.environ['REGROW_INCARNATION']}"
+    made, adopted = facts("coordinator", "RosterMade")[-1], facts(me, "RosterAdopted")[-1]
+    if facts(me, "RosterReceived")[-1]["version"] != made["version"]:
+        return False
+    if made["version"] == adopted["version"] and adopted["step"] <= step:
+        return len(made["seats"]) == members or listener_wants(me, made, step)
+    if made["base"] is None:
+        return True
+    return any(fact["version"] == made["version"] for fact in facts(me, "GroupsFormed")) or listener_wants(me, made, step)
+
+
+def listener_wants(me: str, made: dict, step: int) -> bool:
+    """Does the newest try of a joiner need one more step to be passed, before it can go on?"""
+    tries = {listener[0][0]: listener for fact in facts(me, "ListenerAttached") for listener in [fact["listener"]]}
+    fed = {str(fact["listener"]): fact["step"] for fact in facts(me, "ListenerFed")}
+    for (replica, incarnation), attempt in tries.values():
+        joiner, since = f"{replica}.{incarnation}", fed.get(str([[replica, incarnation], attempt]))
+        if adopted_any(joiner):
+            continue
+        if since is None:
+            return True
+        loaded = any(fact["listener"][1] == attempt for fact in facts(joiner, "SnapshotLoaded"))
+        committed = [fact["step"] for fact in facts(joiner, "Committed")]
+        if loaded and not facts(joiner, "Audited") and (since > step or step in committed):
+            return True
+    return False
+
+
+def adopted_any(joiner: str) -> bool:
+    return bool(facts(joiner, "RosterAdopted"))
+
+
 def facts(who: str, kind: str) -> list[dict]:
     journal = Path(os.environ["REGROW_RUN_DIR"]) / "journal" / f"{who}.jsonl"
+    if not journal.exists():
+        return []
     lines = [line for line in journal.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return [what for line in lines if (what := json.loads(line)["what"])["fact"] == kind]
 

@@ -45,10 +45,10 @@ class ForgetsAttempts(Attendance):
             return statement
         return msgspec.structs.replace(statement, complete=True, digest=self._stale.digest)
 
-    def _commit(self, by: str) -> list[Effect]:
+    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
         self.result = self.result or self._stale
         self._stale = None
-        return super()._commit(by)
+        return super()._commit(by, switch)
 
 
 class KeepsItsSeat(Attendance):
@@ -101,8 +101,8 @@ class ResultOutlivesRedo(Attendance):
 
 
 class PushesBeforePersisting(Membership):
-    def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
-        effects = super()._make(members, cause, why)
+    def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
+        effects = super()._make(members, cause, why, base)
         return [e for e in effects if not isinstance(e, Persist)] + [e for e in effects if isinstance(e, Persist)]
 
 
@@ -240,6 +240,30 @@ class LeavesOutTooMuch(Attendance):
         return super()._pushed(msgspec.structs.replace(roster, skips=skips, suspects=()))
 
 
+# What those who come and go forget
+
+
+class TestifiesAlone(Attendance):
+    """Goes on by itself, though those it handed over to may have gone on as well."""
+
+    def _statement(self) -> Statement:
+        return msgspec.structs.replace(super()._statement(), handed=())
+
+
+class WaitsInVain(Membership):
+    """Seats nobody in a job that waits."""
+
+    def _change(self, roster: Roster, cause: str) -> list[MembershipEffect]:
+        return [] if roster.waits else super()._change(roster, cause)
+
+
+class ForgetsTheStaff(Membership):
+    """Knows after a restart only whom the job began with."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(config, None if saved is None else msgspec.structs.replace(saved, staff=None))
+
+
 MUTANTS: dict[str, Rules] = {
     **{
         mutant.__name__: Rules(attendance=mutant)
@@ -253,6 +277,7 @@ MUTANTS: dict[str, Rules] = {
             NeverRepeats,
             RisksTheLastCopy,
             LeavesOutTooMuch,
+            TestifiesAlone,
         )
     },
     **{
@@ -272,6 +297,8 @@ MUTANTS: dict[str, Rules] = {
             ForgetsTheStop,
             ConcludesAtOnce,
             ForgetsTheBudget,
+            WaitsInVain,
+            ForgetsTheStaff,
         )
     },
 }

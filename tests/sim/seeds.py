@@ -4,15 +4,15 @@
 """
 
 FOUND: dict[str, tuple[int, int, str]] = {
-    "NeverRepeats": (67, 6, "liveness"),
-    "SeatsTheLeftOut": (512, 20, "outcome"),
-    "AwaitsNobody": (99, 6, "liveness"),
-    "EvictsTheLast": (518, 6, "outcome"),
-    "MournsTooEarly": (261, 20, "outcome"),
-    "DistrustsCleanExits": (66, 6, "outcome"),
-    "BlamesItsOwnKill": (877, 20, "outcome"),
-    "TakesTheDoomedForDead": (1818, 20, "outcome"),
-    "ForgetsTheStop": (67, 20, "outcome"),
-    "ConcludesAtOnce": (14097, 40, "outcome"),
-    "ForgetsTheBudget": (869, 6, "budget"),
+    "NeverRepeats": (153, 6, "liveness"),
+    "SeatsTheLeftOut": (2586, 20, "outcome"),
+    "AwaitsNobody": (18, 6, "liveness"),
+    "EvictsTheLast": (326, 6, "outcome"),
+    "MournsTooEarly": (382, 20, "outcome"),
+    "DistrustsCleanExits": (1, 6, "outcome"),
+    "BlamesItsOwnKill": (1523, 20, "outcome"),
+    "TakesTheDoomedForDead": (768, 20, "outcome"),
+    "ForgetsTheStop": (1009, 20, "outcome"),
+    "ConcludesAtOnce": (7381, 40, "outcome"),
+    "ForgetsTheBudget": (95, 6, "budget"),
 }

@@ -25,11 +25,12 @@ def test_five_hundred_jobs_with_many_faults() -> None:
 
 
 def test_an_undisturbed_job_finishes() -> None:
-    """It may re-form at its very end: late words of having left look like a last boundary that broke for some."""
+    """It may re-form at its very end: late words of having left look like a last boundary that broke for some. Planned
+    rosters seat shadows, and deal lanes by speed."""
     for seed in [seed for seed in range(60) if seed % 8 not in POISONED]:
         report = simulate(seed, faults=0)
         assert (report.outcome, report.faults) == ("finished", ())
-        assert report.rosters <= 5
+        assert report.rosters - report.planned <= 5
 
 
 def test_a_poisoned_lane_is_skipped_or_halts_the_job() -> None:

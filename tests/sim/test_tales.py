@@ -7,7 +7,7 @@ import pytest
 
 from regrow.core.chronicle import Chronicle
 from regrow.core.episodes import Tale, tell
-from regrow.core.records import Fact, Line, WorkerExited
+from regrow.core.records import Departed, Fact, Line, WorkerExited
 from regrow.sim.world import simulate
 
 
@@ -24,6 +24,10 @@ def job(seed: int, faults: int) -> tuple[dict[str, list[Line]], Tale]:
     return journals, tell(Chronicle(journals))
 
 
+def _is_leave(fact: Fact) -> bool:
+    return isinstance(fact, Departed) and fact.fault == "left"
+
+
 @pytest.mark.parametrize("faults", [6, 20])
 def test_every_death_is_told_once_and_nothing_costs_less_than_nothing(faults: int) -> None:
     told: Counter[str] = Counter()
@@ -34,9 +38,12 @@ def test_every_death_is_told_once_and_nothing_costs_less_than_nothing(faults: in
             for line in journals.get("agent", [])
             if isinstance(line.what, WorkerExited)
             and not line.what.clean
-            and not line.what.how.startswith("was ended: the job is")
+            and not line.what.how.startswith(("was ended: the job is", "was ended: it "))
         }
+        left = {who for who, lines in journals.items() if any(_is_leave(line.what) for line in lines)}
+        died -= left
         named = [culprit.member for episode in tale.episodes for culprit in episode.culprits]
+        assert not left & set(named), f"seed {seed}: {left & set(named)} left as planned, and are called failures"
         assert len(named) == len(set(named)) and set(named) >= died, f"seed {seed}: {named}, died: {died}"
         for episode in tale.episodes:
             numbers = (episode.after_s, episode.stall_s, episode.restored_s, episode.recomputed_lanes)

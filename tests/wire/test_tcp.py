@@ -184,6 +184,59 @@ def test_a_cancelled_receive_loses_nothing() -> None:
     run(story())
 
 
+def test_every_message_is_handed_over_as_it_comes_until_it_is_enough() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            ours, theirs = await server.pair()
+            heard: list[object] = []
+
+            def hear(message: object) -> bool:
+                heard.append(message)
+                return message != Refuse(why="enough")
+
+            await ours.send(Refuse(why="before"))
+            assert await theirs.receive() == Refuse(why="before")
+            hearing = asyncio.create_task(theirs.receive_each(hear))
+            sent = [Refuse(why=f"{number}" * 9000) for number in range(5)] + [Refuse(why="enough"), Thanks()]
+            for message in sent:
+                await ours.send(message)
+            await hearing
+            assert heard == sent[:-1]
+            assert await theirs.receive() == Thanks(), "what came after it is not lost"
+
+            hearing = asyncio.create_task(theirs.receive_each(hear))
+            await _until_waiting(hearing)
+            hearing.cancel()
+            await asyncio.wait([hearing])
+            await ours.send(Thanks())
+            assert await theirs.receive() == Thanks(), "nor what came after it was cancelled"
+
+    run(story())
+
+
+@pytest.mark.parametrize("end", ["closed by the peer", "closed here", "an error of the hearer's"])
+def test_hearing_ends_with_the_connection_or_with_the_hearers_own_error(end: str) -> None:
+    async def story() -> None:
+        async with serving() as server:
+            ours, theirs = await server.pair()
+
+            def fail(message: object) -> bool:
+                raise RuntimeError("an error of the hearer's")
+
+            hearing = asyncio.create_task(theirs.receive_each(fail))
+            await _until_waiting(hearing)
+            if end == "closed by the peer":
+                await ours.close()
+            elif end == "closed here":
+                theirs.abort()
+            else:
+                await ours.send(Thanks())
+            with pytest.raises((PeerError, RuntimeError), match=end):
+                await hearing
+
+    run(story())
+
+
 def test_two_tasks_that_receive_at_once_are_told_so() -> None:
     async def story() -> None:
         async with serving() as server:
@@ -450,6 +503,25 @@ def test_only_so_many_strangers_at_once() -> None:
             crowd[1].sock.close()  # and so does whoever gives up
             assert "left before" in await server.refused_why()
             await server.client()
+
+    run(story())
+
+
+def test_a_flood_at_a_full_door_is_noted_once_and_those_inside_are_heard() -> None:
+    async def story() -> None:
+        async with serving() as server:
+            ours, theirs = await server.pair()
+            crowd = [server.stranger() for _ in range(tcp.STRANGERS_MAX)]
+            for stranger in crowd:
+                await stranger.payload()
+            flood = [server.stranger() for _ in range(300)]
+            for stranger in flood:
+                await stranger.wait_closed()
+            await ours.send(Thanks())
+            assert await theirs.receive() == Thanks()
+            assert "64 others are at the door" in await server.refused_why()
+            crowd[0].sock.close()
+            assert "left before" in await server.refused_why()
 
     run(story())
 

@@ -11,6 +11,9 @@ from regrow.core.roster import Member
 NEVER_JOINED = 64
 """Exit code by which a worker says that its script ended without a call of regrow.join()."""
 
+LEFT = 67
+"""Exit code by which a worker says that it has handed over and left as planned."""
+
 _NICKNAMES = {
     signal.SIGSEGV: "segfaulted (SIGSEGV)",
     signal.SIGABRT: "aborted (SIGABRT)",
@@ -36,6 +39,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(status: int) -> str:
     """A wait status as the end of a sentence that begins with the process's name."""
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == LEFT:
+        return "left as planned"
     if os.WIFEXITED(status):
         return f"exited with code {os.WEXITSTATUS(status)}"
     number = os.WTERMSIG(status)

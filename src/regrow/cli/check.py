@@ -9,7 +9,7 @@ import msgspec
 from regrow.cli.run_dir import RunDir, newest
 from regrow.core.errors import ConfigError, RegrowError
 from regrow.core.invariants import Ledger, Violation
-from regrow.core.records import Committed, Fact, Gap, JobEnded, RosterMade, WorkerExited
+from regrow.core.records import Committed, Departed, Fact, Gap, JobEnded, RosterMade, WorkerExited
 from regrow.shell.journal import Account, read
 
 
@@ -80,14 +80,20 @@ def _accounts(run_dir: RunDir) -> list[Account]:
 def _report(accounts: list[Account], violations: tuple[Violation, ...]) -> Report:
     facts = [line.what for account in accounts for line in account.lines]
     commits = [fact for fact in facts if isinstance(fact, Committed)]
+    left = {account.who for account in accounts for line in account.lines if _is_leave(line.what)}
+    deaths = [fact for fact in facts if isinstance(fact, WorkerExited) and not fact.clean]
     return Report(
         clean=not violations,
         steps=len({commit.step for commit in commits}),
         commits=len(commits),
         rosters=sum(isinstance(fact, RosterMade) for fact in facts),
-        deaths=sum(isinstance(fact, WorkerExited) and not fact.clean for fact in facts),
+        deaths=sum(str(fact.member) not in left for fact in deaths),
         violations=violations,
     )
+
+
+def _is_leave(fact: Fact) -> bool:
+    return isinstance(fact, Departed) and fact.fault == "left"
 
 
 def _print(found: Report) -> None:

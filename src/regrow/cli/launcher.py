@@ -24,10 +24,11 @@ from regrow.agent.warm_parent import WarmConfig
 from regrow.cli.conclusion import CODES, conclude, short
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
-from regrow.cli.run_dir import JobFile, RunDir
+from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
 from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
+from regrow.core.culprits import is_tidying
 from regrow.core.errors import RegrowError
 from regrow.core.hangs import Hang, HangConfig, Stall
 from regrow.core.membership_config import MembershipConfig
@@ -53,6 +54,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     membership: MembershipConfig
     audit_every: int
     bucket_bytes: int
+    join_queue_bytes: int
+    grace_s: float
     faults: str
     coordinator: Endpoint | None = None
     """Where a coordinator of its own listens; None for one in this process."""
@@ -135,6 +138,9 @@ class Launcher:
         say = self._terminal.say
         server = Server(self._enlist(), store, journal, self._agent, say, say)
         self._endpoint = await server.listen(self._plan.host, self._plan.port, self._token)
+        pid = os.getpid()
+        note = ListeningFile(endpoint=self._endpoint, host=socket.gethostname(), pid=pid, born=born(pid))
+        self._run_dir.note_listening(note)
         return server
 
     def _coordinate_there(self, endpoint: Endpoint, journal: Journal) -> Coordination:
@@ -244,6 +250,8 @@ class Launcher:
             lanes=self._plan.lanes,
             audit_every=self._plan.audit_every,
             bucket_bytes=self._plan.bucket_bytes,
+            join_queue_bytes=self._plan.join_queue_bytes,
+            grace_s=self._plan.grace_s,
             faults=self._plan.faults,
         )
 
@@ -253,7 +261,7 @@ class Launcher:
         if self._coordination.ended.done():
             return
         if not exit.clean:
-            self._terminal.say(f"{exit.member} {exit.how}")
+            self._terminal.say(f"{exit.member} {exit.how}", is_routine=is_tidying(exit.how))
         self._coordination.report(
             Exited(
                 member=exit.member,

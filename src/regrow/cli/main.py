@@ -8,6 +8,7 @@ from regrow.cli.run import run
 from regrow.cli.soak import soak
 from regrow.cli.status import status
 from regrow.cli.why import why
+from regrow.cli.wishes import leave, migrate, scale
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -25,6 +26,9 @@ main.add_command(status)
 main.add_command(check)
 main.add_command(why)
 main.add_command(soak)
+main.add_command(scale)
+main.add_command(leave)
+main.add_command(migrate)
 
 if __name__ == "__main__":
     main()

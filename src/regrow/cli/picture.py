@@ -58,6 +58,8 @@ def _facts(scene: Scene) -> Iterator[Piece]:
     else:
         of = "" if scene.steps is None else f" of {scene.steps}"
         yield Piece(text=f"step {scene.step}{of}", tone="bold")
+    if scene.waits:
+        yield Piece(text=f"waits: {scene.waits}", tone="bad")
     if scene.loss is not None:
         yield Piece(text=f"loss {_number(scene.loss)}", tone="plain" if math.isfinite(scene.loss) else "bad")
     if scene.rate is not None:

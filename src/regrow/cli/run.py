@@ -1,8 +1,10 @@
 """`regrow run`: checks what was asked for, runs the job, and turns its end into an exit code."""
 
 import asyncio
+import math
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 from typing import Literal
@@ -19,6 +21,7 @@ from regrow.core.budget import BudgetConfig
 from regrow.core.errors import ConfigError, InfraError, RegrowError
 from regrow.core.hangs import HangConfig
 from regrow.core.membership_config import MembershipConfig
+from regrow.core.speeds import SpeedConfig
 from regrow.shell.faultpoint import parse
 
 _BUDGET = BudgetConfig()
@@ -41,8 +44,23 @@ _HANGS = HangConfig()
     default=1,
     show_default=True,
     metavar="M",
-    help="The job ends once fewer replicas than this may still be restarted.",
+    help="The job waits while fewer replicas than this work, and ends once fewer may still be restarted.",
 )
+@click.option(
+    "--max-replicas",
+    type=click.IntRange(min=1),
+    metavar="M",
+    help="`regrow scale` makes no more than this work. Default: no limit.",
+)
+@click.option(
+    "--spares",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Replicas beyond those that work: parked with their model built, until one of them takes over.",
+)
+@click.option("--shadow", is_flag=True, help="Spares stay in step with the others: taking over is a matter of lanes alone.")
 @click.option(
     "--coordinator",
     metavar="HOST:PORT",
@@ -92,6 +110,14 @@ _HANGS = HangConfig()
     help="Silence after which a replica is replaced: at least three of its heartbeats, which come every second.",
 )
 @click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a worker that is told to end (SIGTERM) may take to hand over to the others.",
+)
+@click.option(
     "--startup-timeout",
     type=click.FloatRange(min=0),
     default=_HANGS.startup_s,
@@ -122,6 +148,13 @@ _HANGS = HangConfig()
     show_default=True,
     metavar="SECONDS",
     help="The limit where nothing is learned: a first microbatch, a compilation, work between the loops. 0: none.",
+)
+@click.option(
+    "--speed",
+    "speeds",
+    multiple=True,
+    metavar="NAME=X",
+    help="This replica is X times as fast as the others, e.g. r1=0.5, and gets lanes accordingly. Default: measured.",
 )
 @click.option(
     "--on-loss",
@@ -161,6 +194,14 @@ _HANGS = HangConfig()
     metavar="MB",
     help="Gradients travel in buckets of at least so much, while the rest is still computed.",
 )
+@click.option(
+    "--join-queue-mb",
+    type=click.FloatRange(min=0),
+    default=1024.0,
+    show_default=True,
+    metavar="MB",
+    help="So much of what was committed may wait for a joiner. One that needs more cannot keep up: the others wait for it.",
+)
 @click.option("--plain", is_flag=True, help="Lines only, also on a terminal. Default there: a live view below them.")
 @click.option("--quiet", is_flag=True, help="Only failures, the end and the script's own output.")
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
@@ -173,6 +214,9 @@ def run(
     host: str,
     port: int,
     min_replicas: int,
+    max_replicas: int | None,
+    spares: int,
+    shadow: bool,
     coordinator: str | None,
     token_file: Path | None,
     max_restarts: int,
@@ -180,15 +224,18 @@ def run(
     restart_window: float,
     restart_backoff: float,
     lease: float,
+    grace: float,
     startup_timeout: float,
     hang_factor: float,
     hang_floor: float,
     hang_first: float,
+    speeds: tuple[str, ...],
     on_loss: Literal["redistribute", "shrink"],
     on_poison: Literal["stop", "skip"],
     poison_after: int,
     audit_every: int,
     bucket_mb: float,
+    join_queue_mb: float,
     plain: bool,
     quiet: bool,
     faults: tuple[str, ...],
@@ -218,7 +265,9 @@ def run(
     )
     terminal = Terminal(is_quiet=quiet)
     try:
-        _check(replicas, min_replicas, lanes, script, faults, hang_factor)
+        _check(replicas, min_replicas, max_replicas, lanes, script, faults, hang_factor)
+        if shadow and not spares:
+            raise ConfigError("--shadow without --spares: say how many with --spares N")
         if lanes is not None and (warning := idle(replicas, lanes)) is not None:
             terminal.say(warning)
         token = _token(coordinator, token_file, port, run_dir)
@@ -237,6 +286,10 @@ def run(
                 lease_s=lease,
                 budget=budget,
                 min_replicas=min_replicas,
+                max_replicas=max_replicas,
+                spares=spares,
+                shadow=shadow,
+                speeds=SpeedConfig(fixed=dict(map(_speed, speeds))),
                 on_loss=on_loss,
                 on_poison=on_poison,
                 poison_after=poison_after,
@@ -244,6 +297,8 @@ def run(
             ),
             audit_every=audit_every,
             bucket_bytes=max(1, int(bucket_mb * 2**20)),
+            join_queue_bytes=int(join_queue_mb * 2**20),
+            grace_s=grace,
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
             is_live=terminal.is_screen and os.environ.get("TERM", "dumb") != "dumb" and not (plain or quiet),
@@ -262,6 +317,16 @@ def run(
 
 async def _launch(plan: Plan, terminal: Terminal) -> int:
     return await Launcher(plan, terminal).run()
+
+
+def _speed(text: str) -> tuple[str, float]:
+    name, _, speed = text.partition("=")
+    try:
+        if re.fullmatch(r"r\d+", name) and 0 < float(speed) < math.inf:
+            return name, float(speed)
+    except ValueError:
+        pass
+    raise ConfigError(f"--speed {text}: write NAME=X with a replica's name and a number above 0, e.g. r1=0.5")
 
 
 def _token(coordinator: str | None, token_file: Path | None, port: int, run_dir: Path | None) -> str | None:
@@ -290,7 +355,13 @@ def _token(coordinator: str | None, token_file: Path | None, port: int, run_dir:
 
 
 def _check(
-    replicas: int, min_replicas: int, lanes: int | None, script: Path, faults: tuple[str, ...], hang_factor: float
+    replicas: int,
+    min_replicas: int,
+    max_replicas: int | None,
+    lanes: int | None,
+    script: Path,
+    faults: tuple[str, ...],
+    hang_factor: float,
 ) -> None:
     if platform.system() != "Linux":
         raise InfraError(
@@ -301,6 +372,8 @@ def _check(
         raise ConfigError(f"--replicas {replicas}: a job needs at least 1")
     if min_replicas > replicas:
         raise ConfigError(f"--min-replicas {min_replicas} is more than --replicas {replicas}: lower it, or start more")
+    if max_replicas is not None and max_replicas < replicas:
+        raise ConfigError(f"--max-replicas {max_replicas} is less than --replicas {replicas}: raise it, or start fewer")
     if lanes is not None and lanes < 1:
         raise ConfigError(f"--lanes {lanes}: a step needs at least 1")
     if not script.is_file():

@@ -4,7 +4,7 @@ job.json            who runs what
 token               the job's secret, mode 0600
 coordinator.json    what the coordinator must not forget
 plan.json           with a coordinator of its own: the job it serves
-listening.json      with a coordinator of its own: its process and its address
+listening.json      the coordinator's process and its address
 journal/            one file of facts per process
 output/             what each worker printed
 evidence/           what was seen of workers that hung, one file each
@@ -138,6 +138,15 @@ class RunDir:
     def release(self) -> None:
         """Undo a claim: nothing ran."""
         (self.path / _JOB).unlink(missing_ok=True)
+
+    def token(self) -> str:
+        """ConfigError for whoever may not know it."""
+        try:
+            return (self.path / _TOKEN).read_text().strip()
+        except OSError as error:
+            raise ConfigError(
+                f"the token in {self.path} cannot be read ({error.strerror}): ask as the user who started the job"
+            ) from error
 
     def listening(self) -> ListeningFile | None:
         try:

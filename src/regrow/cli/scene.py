@@ -65,6 +65,8 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int
     max_restarts: int
     is_coordinator_away: bool
+    waits: str = ""
+    """Why nobody computes; empty when somebody does."""
     replicas: tuple[ReplicaScene, ...]
     happenings: tuple[Happening, ...]
 
@@ -96,6 +98,9 @@ class Known:
 
     def __init__(self) -> None:
         self.lanes: dict[Member, tuple[int, ...]] = {}
+        self.places: tuple[str, ...] = ()
+        """The replicas that are to work; empty before the first roster."""
+        self.waits = ""
         self.steps: int | None = None
         self.committed: int | None = None
         """How many steps."""
@@ -109,7 +114,7 @@ class Known:
     def take(self, line: Line) -> None:
         match line.what:
             case RosterMade(version=version, seats=seats, floor=floor, steps=steps) if version > self._version:
-                self._version = version
+                self._version, self.places, self.waits = version, line.what.places, line.what.waits
                 self.lanes = {seat.member: seat.lanes for seat in seats}
                 self.steps = self.steps if steps is None else steps
                 self.committed = max(self.committed or 0, floor)
@@ -153,9 +158,16 @@ def scene(
         restarts=known.restarts(now_s - asked.budget.window_s),
         max_restarts=asked.budget.max_job_restarts,
         is_coordinator_away=is_coordinator_away,
-        replicas=tuple(_replica(now_s, name, newest, known, is_coordinator_away) for name in asked.replicas),
+        waits=known.waits,
+        replicas=tuple(_replica(now_s, name, newest, known, is_coordinator_away) for name in _names(asked, known, newest)),
         happenings=tuple(happenings),
     )
+
+
+def _names(asked: Asked, known: Known, newest: Mapping[str, Sight]) -> list[str]:
+    """Those that are to work, are given up or live: whoever has left as planned is not worth a row."""
+    wanted = known.places or asked.replicas
+    return list(dict.fromkeys([*wanted, *sorted(known.lost), *newest]))
 
 
 def _replica(now_s: float, name: str, newest: Mapping[str, Sight], known: Known, is_away: bool) -> ReplicaScene:

@@ -20,14 +20,17 @@ from regrow.core.records import (
     Line,
     RestartPlanned,
     RosterAdopted,
+    SnapshotLoaded,
     StateFetched,
     WorkerExited,
     WorkerStarted,
 )
-from regrow.core.roster import Member
+from regrow.core.roster import Member, Seat
 from regrow.shell.journal import tail
 
 _TAIL_BYTES = 1 << 18
+RUNNING = ("starting", "running", "waiting")
+"""States of a job that is not over."""
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,7 +38,8 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
     pid: int | None
     host: str | None
     state: str
-    """starting, joining (no seat yet), running, restarting, finished, dead, lost (will not be restarted)."""
+    """starting, joining (no seat yet), running, restarting, finished, dead, lost (will not be restarted), leaving, shadow
+    (in step, without lanes), spare (parked until it is needed)."""
     lanes: tuple[int, ...]
     step: int | None
     """The step it is at: it has committed every one below."""
@@ -49,10 +53,17 @@ class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
 class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     state: str
-    """starting, running, finished, stopped, failed, state-lost, or dead: the launcher is gone without an end."""
+    """starting, running, waiting (too few replicas), finished, stopped, failed, state-lost, or dead: the launcher is gone
+    without an end."""
     step: int | None
     roster: str | None
     replicas: tuple[ReplicaStatus, ...]
+    waits: str
+    """Why it waits; empty unless it does."""
+    target: int
+    """How many replicas are to work."""
+    wishes: tuple[str, ...]
+    """What the operator asked for and does not hold yet."""
     coordinator: str
     """inside (part of `regrow run`), up, away (nobody is replaced until it is back), or elsewhere (not seen from here)."""
     restarts: int
@@ -100,16 +111,22 @@ def gather(run_dir: RunDir) -> JobStatus:
         state = "failed" if end.outcome == "bug" else end.outcome
     elif not is_launched:
         state = "dead"
+    elif saved is None or saved.roster is None:
+        state = "starting"
     else:
-        state = "running" if saved is not None and saved.roster is not None else "starting"
+        state = "waiting" if saved.roster.waits else "running"
+    staff = saved.staff if saved is not None else None
     return JobStatus(
         job=job.job,
         state=state,
+        waits=saved.roster.waits if saved is not None and saved.roster is not None and state == "waiting" else "",
+        target=staff.target if staff is not None else len(job.replicas),
+        wishes=tuple(map(str, saved.wishes)) if saved is not None else (),
         step=max(steps, default=None),
         roster=str(saved.roster.version) if saved is not None and saved.roster is not None else None,
         coordinator=_coordinator(run_dir, job),
         replicas=replicas,
-        restarts=sum(spending.used(name) for name in job.replicas),
+        restarts=spending.all_used,
         max_job_restarts=job.budget.max_job_restarts,
         restart_window_s=job.budget.window_s,
         min_replicas=job.min_replicas,
@@ -124,6 +141,10 @@ class _Spending:
         self._spent = saved.spent if saved is not None else {}
         self._planned = {line.what.member: line for line in lines if isinstance(line.what, RestartPlanned)}
         self._now_s = now_s
+
+    @property
+    def all_used(self) -> int:
+        return sum(self.used(name) for name in self._spent)
 
     def used(self, replica: str) -> int:
         return sum(self._now_s - at < self._window_s for at in self._spent.get(replica, ()))
@@ -156,9 +177,9 @@ def _replicas(
                 started[line.what.member.replica] = line.what
             case WorkerExited():
                 exited[line.what.member] = line.what
-    return tuple(
-        _replica(run_dir, job, saved, spending, is_launched, name, started.get(name), exited) for name in job.replicas
-    )
+    staff = saved.staff if saved is not None else None
+    names = [name for name in staff.names if name not in staff.retired] if staff is not None else job.replicas
+    return tuple(_replica(run_dir, job, saved, spending, is_launched, name, started.get(name), exited) for name in names)
 
 
 def _replica(
@@ -189,10 +210,10 @@ def _replica(
     end = exited.get(member)
     if end is not None and end.clean:
         state = "finished"
-    elif saved is not None and name in saved.lost:
+    elif saved is not None and saved.staff is not None and name in saved.staff.lost:
         state = "lost"
     elif end is None and is_launched and is_child(started.pid, job.pid):
-        state = "running" if seat is not None else "joining"
+        state = _presence(saved, name, seat)
     else:
         state = "restarting" if is_launched else "dead"
     return ReplicaStatus(
@@ -200,7 +221,7 @@ def _replica(
         pid=started.pid,
         host=started.host,
         state=state,
-        lanes=seat.lanes if seat is not None and state == "running" else (),
+        lanes=seat.lanes if seat is not None and state in ("running", "leaving") else (),
         step=_step(run_dir, member),
         restarts=spending.used(name),
         max_restarts=job.budget.max_restarts,
@@ -208,12 +229,24 @@ def _replica(
     )
 
 
+def _presence(saved: Saved | None, name: str, seat: Seat | None) -> str:
+    """Of a replica that lives."""
+    staff, roster = (saved.staff, saved.roster) if saved is not None else (None, None)
+    if staff is not None and name in staff.leaving:
+        return "leaving"
+    if seat is not None:
+        return "shadow" if seat.spectates else "running"
+    there = {member.replica for member in roster.members} if roster is not None else set()
+    is_needed = staff is None or name in staff.places or staff.wanted(there) > 0
+    return "joining" if is_needed else "spare"
+
+
 def _step(run_dir: RunDir, member: Member) -> int | None:
     for line in reversed(tail(run_dir.journal, str(member), _TAIL_BYTES)):
         match line.what:
             case Committed(step=step):
                 return step + 1
-            case RosterAdopted(step=step) | StateFetched(step=step) | Departed(step=step):
+            case RosterAdopted(step=step) | StateFetched(step=step) | SnapshotLoaded(step=step) | Departed(step=step):
                 return step
     return None
 
@@ -226,8 +259,15 @@ def _print(found: JobStatus) -> None:
     step = "" if found.step is None else f", step {found.step}"
     roster = "" if found.roster is None else f", roster {found.roster}"
     console.print(f"{found.job}: {found.state}{step}{roster}", markup=False)
-    if found.coordinator == "away" and found.state in ("starting", "running"):
+    if found.waits:
+        console.print(f"the job waits: {found.waits}", markup=False)
+    for wish in found.wishes:
+        console.print(f"asked for: {wish}", markup=False)
+    if found.coordinator == "away" and found.state in RUNNING:
         console.print("the coordinator is away: training goes on, nobody can be replaced until it is back", markup=False)
+    if found.state in RUNNING:
+        working = sum(replica.state == "running" for replica in found.replicas)
+        console.print(f"{working} of {found.target} replicas work", markup=False)
     table = Table(box=None, pad_edge=False)
     for title in ("replica", "state", "lanes", "step", "restarts", "pid", "host"):
         table.add_column(title)

@@ -231,7 +231,7 @@ def _cost(episode: Episode) -> str:
 
 def _back(episode: Episode, state: str) -> str:
     if episode.restored_s is not None:
-        helped = [f"{found.donor} gave {found.member} the state" for found in episode.returns if found.donor is not None]
+        helped = [f"{_and(found.donors)} gave {found.member} the state" for found in episode.returns if found.donors]
         return f"at full strength {span(episode.restored_s)} later" + (f": {_and(helped)}" if helped else "")
     lost = [found.replica for found in episode.returns if found.is_given_up]
     if lost:

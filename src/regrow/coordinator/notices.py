@@ -1,9 +1,14 @@
 """What a coordinator tells people, in words."""
 
-from regrow.core.membership_effects import Granted, Lost, Made, Poisoned, Spared
+from regrow.core.membership_effects import Granted, Lost, Made, Poisoned, Spared, WishTold
+from regrow.core.roster import Member
+
+Notice = Made | Granted | Lost | Poisoned | Spared | WishTold
+
+_NAMES_MAX = 20
 
 
-def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
+def told(notice: Notice) -> str:
     if isinstance(notice, Lost):
         if notice.left < notice.needed:
             return f"{notice.replica} will not be restarted: {notice.why}"
@@ -18,13 +23,22 @@ def told(notice: Made | Granted | Lost | Poisoned | Spared) -> str:
         return f"{notice.poison.words(notice.samples)}; {then}"
     if isinstance(notice, Spared):
         return f"{notice.member} is left alone: {notice.why}"
-    names = ", ".join(str(member) for member in notice.roster.members)
-    return f"roster {notice.roster.version} ({notice.why}): {names}"
+    if isinstance(notice, WishTold):
+        why = f": {notice.why}" if notice.why else ""
+        return f"{notice.wish}: {notice.state}{why}"
+    waits = f"; the job waits: {notice.roster.waits}" if notice.roster.waits else ""
+    return f"roster {notice.roster.version} ({notice.why}): {_names(notice.roster.members)}{waits}"
 
 
-def is_routine(notice: Made | Granted | Lost | Poisoned | Spared) -> bool:
+def _names(members: tuple[Member, ...]) -> str:
+    """No more than a person reads."""
+    rest = [f"{len(members) - _NAMES_MAX} others"] if len(members) > _NAMES_MAX else []
+    return ", ".join([*map(str, members[:_NAMES_MAX]), *rest])
+
+
+def is_routine(notice: Notice) -> bool:
     """How the job answers a failure that was told already: nobody has to do anything about it."""
-    return isinstance(notice, Made | Granted)
+    return (isinstance(notice, Made) and not notice.roster.waits) or isinstance(notice, Granted)
 
 
 def idle(replicas: int, lanes: int) -> str | None:

@@ -7,6 +7,7 @@ tick; members train on meanwhile.
 
 import asyncio
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
@@ -14,8 +15,9 @@ from typing import Protocol, assert_never
 
 import msgspec
 
+from regrow.coordinator.bulletin import Bulletin
 from regrow.coordinator.line import Line
-from regrow.coordinator.notices import idle, is_routine, told
+from regrow.coordinator.notices import Notice, idle, is_routine, told
 from regrow.coordinator.store import Store
 from regrow.core.attendance import names_member
 from regrow.core.errors import ConfigError, InfraError
@@ -34,6 +36,7 @@ from regrow.core.membership_effects import (
     Send,
     Spared,
     Start,
+    WishTold,
 )
 from regrow.core.membership_events import (
     AgentCame,
@@ -46,18 +49,26 @@ from regrow.core.membership_events import (
     Stalled,
     StopRequested,
     Ticked,
+    WishCame,
 )
 from regrow.core.messages import (
+    OPERATOR,
     Abandoned,
+    Beat,
+    Dismissed,
     Enlist,
     Exited,
     FromMember,
     HangSeen,
     Join,
+    Message,
+    Missed,
     Push,
     Raised,
     Refuse,
+    Reply,
     Report,
+    Request,
     StallSeen,
     StopWanted,
 )
@@ -70,10 +81,12 @@ from regrow.core.records import (
     RestartPlanned,
     RosterMade,
     SeatTaken,
+    WishNoted,
+    WorkerDismissed,
     WorkerRaised,
     WorkerSpared,
 )
-from regrow.core.roster import Endpoint, Member
+from regrow.core.roster import NO_VERSION, Endpoint, Member
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
 from regrow.wire.tcp import Connection, Listener, listen
@@ -123,7 +136,12 @@ class Server:
         self._is_founded = self._saved is not None and self._saved.roster is not None
         self._started: set[Member] = set()
         self._dead: set[Member] = set()
+        self._dismissed: set[Member] = set()
         self._lines: dict[Member, Line] = {}
+        self._bulletin = Bulletin(*((self._saved.base, self._saved.roster) if self._saved else ()))
+        self._asking: dict[int, asyncio.Future[Reply]] = {}
+        """Operators that wait for an answer, by their ticket."""
+        self._tickets = itertools.count()
         self._events: deque[MembershipEvent] = deque()
         self._is_feeding = False
         self._undone: deque[MembershipEffect] = deque()
@@ -191,7 +209,8 @@ class Server:
         roster = self._saved.roster if self._saved else None
         if roster is not None:
             if not any(isinstance(fact, RosterMade) and fact.version == roster.version for fact in facts):
-                made = Made(roster=roster, why="saved by a coordinator that died before it noted this")
+                why = "saved by a coordinator that died before it noted this"
+                made = Made(roster=roster, why=why, staff=self._membership.staff)
                 self._journal.write(_made(made, self._steps))
         elif self._saved is None and self._job.config.lanes is not None:
             self._note_job(self._job.config.lanes)
@@ -212,6 +231,9 @@ class Server:
             self._spawn(self._bury(line, died))
 
     async def serve(self, connection: Connection) -> None:
+        if connection.name == OPERATOR:
+            await self._serve_operator(connection)
+            return
         member = member_of(connection.name)
         if member is None:
             self._refuse(connection.peer, f"{connection.name!r} is no member's name")
@@ -225,28 +247,49 @@ class Server:
         if former is not None:
             former.connection.abort()  # it came back: what it is told now must not go to the line it gave up
         try:
-            await self._listen_to(member, connection)
+            await connection.receive_each(lambda message: self._hear(member, line, message))
         finally:
             line.close()
             if self._lines.get(member) is line:
                 del self._lines[member]
 
-    async def _listen_to(self, member: Member, connection: Connection) -> None:
-        while True:
-            message = await connection.receive()
-            if not isinstance(message, FromMember):
-                self._refuse(str(member), f"{type(message).__name__} is not for a coordinator")
-                return
-            if names_member(message) != member:
-                self._refuse(str(member), f"spoke in the name of {names_member(message)}")
-                return
-            self._note(message)
-            self._feed(Heard(now=_now(), message=message))
+    async def _serve_operator(self, connection: Connection) -> None:
+        want = await connection.receive()
+        if not isinstance(want, Request):
+            self._refuse(connection.peer, f"an operator began with {type(want).__name__}")
+            return
+        ticket = next(self._tickets)
+        reply = self._asking[ticket] = self._loop.create_future()
+        self._feed(WishCame(now=_now(), ticket=ticket, wish=want.wish))
+        try:
+            await connection.send(await reply)
+        finally:
+            del self._asking[ticket]
 
-    def _note(self, message: FromMember) -> None:
+    def _hear(self, member: Member, line: Line, message: Message) -> bool:
+        """False: it may not go on like that."""
+        if not isinstance(message, FromMember):
+            self._refuse(str(member), f"{type(message).__name__} is not for a coordinator")
+            return False
+        if names_member(message) != member:
+            self._refuse(str(member), f"spoke in the name of {names_member(message)}")
+            return False
+        if not isinstance(message, Beat):
+            self._note(line, message)
+        self._feed(Heard(now=_now(), message=message))
+        return True
+
+    def _note(self, line: Line, message: FromMember) -> None:
+        if isinstance(message, Missed):
+            line.told = NO_VERSION
         if isinstance(message, Join):
+            line.told = message.seen
             steps = message.contract.terms.get("steps", "")
             self._steps = int(steps) if steps.isdecimal() and len(steps) < 19 else None
+        if isinstance(message, Dismissed) and message.member not in self._dismissed:
+            self._dismissed.add(message.member)
+            self._journal.write(WorkerDismissed(member=message.member, within_s=message.within_s))
+            self._notice(f"{message.member} was told to end: it hands over within {message.within_s:g} s", False)
         if isinstance(message, Raised):
             self.raised.append(message)
             self._journal.write(
@@ -304,8 +347,9 @@ class Server:
                     self._refuse(str(member), message.why)
                 if isinstance(message, Push):
                     faultpoint("push", roster=message.roster.version.n)
-                if member in self._lines:
-                    self._lines[member].say(message)
+                line = self._lines.get(member)
+                if line is not None:
+                    self._bulletin.tell(line, message)
             case Start(member=member, delay_s=delay_s, why=why):
                 faultpoint("order")
                 self._started.add(member)
@@ -329,13 +373,23 @@ class Server:
                     LanePoisoned(cell=poison.cell, replicas=poison.replicas, samples=samples, decision=decision)
                 )
                 self._tell(effect)
+            case WishTold():
+                self._tell_wish(effect)
             case End():
                 self.end(effect)
             case _:
                 assert_never(effect)
         return True
 
-    def _tell(self, notice: Made | Granted | Lost | Poisoned | Spared) -> None:
+    def _tell_wish(self, told: WishTold) -> None:
+        wish = told.wish
+        self._journal.write(WishNoted(number=wish.number, wish=str(wish), state=told.state, why=told.why))
+        self._tell(told)
+        asking = self._asking.get(told.ticket) if told.ticket is not None else None
+        if asking is not None and not asking.done():
+            asking.set_result(Reply(is_granted=told.state == "granted", why=told.why, number=wish.number))
+
+    def _tell(self, notice: Notice) -> None:
         self._notice(told(notice), is_routine(notice))
 
     def _tell_made(self, made: Made) -> None:
@@ -382,7 +436,10 @@ class Server:
 
 def _made(made: Made, steps: int | None) -> RosterMade:
     roster = made.roster
-    seats = tuple(SeatTaken(member=seat.member, founder=seat.founder, lanes=seat.lanes) for seat in roster.seats)
+    seats = tuple(
+        SeatTaken(member=seat.member, founder=seat.founder, lanes=seat.lanes, spectates=seat.spectates)
+        for seat in roster.seats
+    )
     return RosterMade(
         version=roster.version,
         cause=roster.cause,
@@ -393,7 +450,11 @@ def _made(made: Made, steps: int | None) -> RosterMade:
         suspects=roster.suspects,
         halt=roster.halt,
         shrinks=roster.shrinks,
+        base=roster.base,
+        waits=roster.waits,
         steps=steps,
+        places=made.staff.places,
+        target=made.staff.target,
     )
 
 

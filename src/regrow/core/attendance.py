@@ -16,6 +16,8 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - A result is void once a resolution decided to redo its step.
 - A step is committed by the boundary's verdict or by a resolution, and by nothing else.
 - State is served only from an interaction point: parameters are then exactly those of `step`.
+- A planned roster is entered by the verdict of a boundary, or by the record of one, and by nothing else (P1).
+- A joiner that only listens holds no state in anybody's eyes before it has entered a roster (P3).
 - The only holder of the state does not compute a lane that somebody died in.
 """
 
@@ -25,7 +27,7 @@ from typing import assert_never
 
 import msgspec
 
-from regrow.core import boundary
+from regrow.core import boundary, resolve
 from regrow.core.boundary import Corrupt, Parted, Pass, Row
 from regrow.core.effects import (
     Abort,
@@ -37,32 +39,62 @@ from regrow.core.effects import (
     Exchange,
     Fetch,
     Form,
+    Hear,
+    Hush,
     Leave,
+    Load,
     Merge,
     Reduce,
     Serve,
+    Snap,
     Tell,
 )
 from regrow.core.errors import Invariant
 from regrow.core.events import (
     Bounded,
     Broken,
+    DismissalCame,
     Event,
     Exchanged,
     Fetched,
     FormationFailed,
     Formed,
     LaneDone,
+    ListenerCame,
+    ListenerGone,
+    ListenTold,
+    Loaded,
+    LoadFailed,
+    Overran,
+    Recorded,
     Reduced,
     RosterPushed,
     Served,
+    SnapshotsTaken,
     StepEntered,
     StopAsked,
+    Unheard,
 )
 from regrow.core.lanes import Cell, Node, lanes_in, leaf, merges, settled
-from regrow.core.messages import Complain, Ending, Entered, FromMember, Left, StatelessFound
-from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement, resolve
+from regrow.core.listener import Feed, Heard, Lane, Listener
+from regrow.core.listening import Listening
+from regrow.core.messages import (
+    CaughtUp,
+    Complain,
+    Dismissed,
+    Ending,
+    Entered,
+    FromMember,
+    Left,
+    Overflowed,
+    Released,
+    StatelessFound,
+)
+from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
+
+_PATIENCE = 3
+"""So often a joiner is cut off before the others are to wait for it: it may be too slow to be fed."""
 
 Holdings = tuple[tuple[Node, ...], ...]
 
@@ -85,6 +117,13 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     holdings: Holdings
 
 
+class _Fed(msgspec.Struct, frozen=True, kw_only=True):
+    """A listener that is fed, and since which step."""
+
+    feed: Feed
+    since: int
+
+
 class Attendance:
     """Decides; its shell (worker.driver, or the simulator) does."""
 
@@ -98,6 +137,25 @@ class Attendance:
         self.roster: Roster | None = None
         self.acting: Roster | None = None
         """The roster whose resolution was adopted last; older than `roster` while that one is being entered."""
+        self.next: Roster | None = None
+        """A planned roster that is formed beside the acting one."""
+        self._next_formed = False
+        self.handed: tuple[Member, ...] = ()
+        """Those who have gone on without this member, or may have: it has stated the row for that."""
+        self._is_leaving = False
+        """The others have gone on under a planned roster without this member."""
+        self.listening: Listening | None = None
+        self._tries = 0
+        self._cut_off = 0
+        """Tries that ended after they had begun."""
+        self._overflowed: Overflowed | None = None
+        self._auditing: tuple[Listening, Heard] | None = None
+        """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
+        self._attached: dict[int, Listener] = {}
+        """Listeners that have a line to us and are not fed yet."""
+        self._fed: dict[Listener, _Fed] = {}
+        self._lane: Lane | None = None
+        """The first lane computed here in this step, digested for the listeners."""
         self._lanes = lanes
         self._initial = initial
         self._last = steps
@@ -110,10 +168,13 @@ class Attendance:
         self._ending = False
         self._complaint: Complain | None = None
         self._left: Left | None = None
+        self._dismissed: Dismissed | None = None
         self._planned: tuple[tuple[tuple[Node, ...], ...], Holdings] = ((), ())
 
     @property
     def seen(self) -> Version:
+        if self.next is not None:
+            return self.next.version
         return self.roster.version if self.roster else NO_VERSION
 
     @property
@@ -123,9 +184,12 @@ class Attendance:
     def handle(self, event: Event) -> list[Effect]:
         match event:
             case RosterPushed(roster=roster):
-                return self._pushed(roster)
+                # A coordinator that made another roster may be one that has not heard of it.
+                return self._pushed(roster) + self._say_dismissed()
             case Formed(version=version):
-                if version == self.seen:
+                if self.next is not None and version == self.next.version:
+                    self._next_formed = True
+                elif self.roster is not None and version == self.roster.version:
                     self._formed = version
                 return self._settle()
             case FormationFailed(version=version, why=why):
@@ -135,9 +199,13 @@ class Attendance:
                 return self._complain(version, why) + self._settle()
             case StepEntered():
                 self._free()
-                return self._settle()
-            case LaneDone(lane=lane):
+                return self._snap() + self._settle()
+            case LaneDone(lane=lane, digest=digest):
                 self._free()
+                if self._auditing is not None:
+                    return self._audited(*self._auditing, digest)
+                if digest is not None:
+                    self._lane = Lane(lane=lane, digest=digest)
                 return self._keep(lane) + self._settle()
             case Exchanged(version=version, table=table):
                 self._free()
@@ -156,9 +224,42 @@ class Attendance:
             case Bounded(rows=rows, parted=parted):
                 self._free()
                 return self._bounded(rows, parted)
+            case ListenTold(roster=roster):
+                return self._listen_told(roster) + self._say_dismissed()
+            case SnapshotsTaken(listener=listener, step=step):
+                if self.listening is not None and listener == self.listening.listener:
+                    self.listening.snapshot = step
+                return self._settle()
+            case Loaded(listener=listener):
+                self._free()
+                if self.listening is not None and listener == self.listening.listener:
+                    assert self.listening.snapshot is not None
+                    self.listening.is_loaded, self.step = True, self.listening.snapshot
+                return self._settle()
+            case Recorded(listener=listener, heard=heard):
+                if self.listening is not None and listener == self.listening.listener:
+                    self.listening.records.append(heard)
+                return self._settle()
+            case LoadFailed(listener=listener):
+                self._free()
+                return self._unheard(listener) + self._settle()
+            case Unheard(listener=listener):
+                return self._unheard(listener) + self._settle()
+            case Overran(listener=listener, why=why):
+                return self._overran(listener, why)
+            case ListenerCame(listener=listener):
+                self._attached[listener.number] = listener
+                return []
+            case ListenerGone(listener=listener):
+                self._attached.pop(listener.number, None)
+                self._fed.pop(listener, None)
+                return []
             case StopAsked():
                 self._stop = True
                 return []
+            case DismissalCame(within_s=within_s):
+                self._dismissed = Dismissed(member=self.me, within_s=within_s)
+                return self._say_dismissed()
         assert_never(event)
 
     def _free(self) -> None:
@@ -171,7 +272,13 @@ class Attendance:
         if self.task is Task.GONE or roster.version <= self.seen:
             return self._repeat(roster.version)
         seat = roster.seat(self.me)
-        self.roster = roster
+        if self._goes_beside(roster):
+            self.next, self._next_formed = roster, seat is None  # whoever leaves has nothing to form
+            form: list[Effect] = [Form(roster=roster)] if seat is not None else []
+            return form + self._complain_again()  # the coordinator that planned it may not have heard of it
+        self.roster, self.next, self._is_leaving = roster, None, False
+        if roster.base is not None and not self.holds_state and seat is not None:
+            return self._form_planned()
         if seat is None:
             self.task = Task.GONE
             return [
@@ -180,7 +287,14 @@ class Attendance:
             ]
         if seat.founder:
             self.holds_state = True
-        return [Abort(below=roster.version), Form(roster=roster)]
+        hush: list[Effect] = [Hush()] if self.listening is not None else []
+        self.listening = self._overflowed = None
+        return [Abort(below=roster.version), *hush, Form(roster=roster)]
+
+    def _goes_beside(self, roster: Roster) -> bool:
+        """Is it planned from the very roster that this member acts under?"""
+        acting = self.acting
+        return self.holds_state and acting is not None and acting is self.roster and acting.version == roster.base
 
     def _repeat(self, version: Version) -> list[Effect]:
         """Said once, these may have been lost with a connection or with a coordinator, and nobody else would say them."""
@@ -191,26 +305,53 @@ class Attendance:
         effects: list[Effect] = []
         if self._ending:
             effects.append(Tell(message=Ending(member=self.me, step=self.step)))
-        if self._complaint is not None and self._complaint.version == version:
-            effects.append(Tell(message=self._complaint))
-        return effects
+        return effects + self._complain_again()
+
+    def _complain_again(self) -> list[Effect]:
+        if self._complaint is None or self._complaint.version not in self._current():
+            return []
+        return [Tell(message=self._complaint)]
+
+    def _say_dismissed(self) -> list[Effect]:
+        return [Tell(message=self._dismissed)] if self._dismissed is not None and self.task is not Task.GONE else []
+
+    def _current(self) -> tuple[Version, ...]:
+        """The roster that this member is in, or enters, and the one that is formed beside it."""
+        return tuple(roster.version for roster in (self.roster, self.next) if roster is not None)
 
     def _complain(self, version: Version, why: str) -> list[Effect]:
-        if self.task is Task.GONE or version != self.seen:
+        if self.task is Task.GONE or version not in self._current():
             return []  # a newer roster is already on its way in; it is the answer
-        self._formed = NO_VERSION
+        if self.next is not None and version == self.next.version:
+            self._next_formed = False
+        else:
+            self._formed = NO_VERSION
         self._complaint = Complain(member=self.me, version=version, why=why)
         return [Tell(message=self._complaint)]
 
     def _settle(self) -> list[Effect]:
         """The next thing for an idle training thread; nothing while the newest roster's groups do not stand."""
-        if self.task is not Task.WAITING or self.roster is None or self._formed != self.roster.version:
+        if self.task is not Task.WAITING:
+            return []
+        if self.listening is not None:
+            return self._listen(self.listening)
+        if self._is_leaving:
+            return self._release()
+        if self.roster is None or self._formed != self.roster.version:
             return []
         if self._resolution is None or self._resolution.version != self.roster.version:
+            if self.roster.base is not None:
+                return []  # nobody resolves a planned roster
             return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
         return self._go_on(self.roster, self._resolution)
 
-    def _ask(self, work: Exchange | Fetch | Serve | Reduce | Bound) -> list[Effect]:
+    def _release(self) -> list[Effect]:
+        assert self.acting is not None, "whoever leaves as planned has worked"
+        self.task = Task.GONE
+        told = Released(member=self.me, version=self.acting.version, step=self.step)
+        return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
+
+    def _ask(self, work: Exchange | Fetch | Serve | Load | Reduce | Bound) -> list[Effect]:
         self.task = Task.BUSY
         return [work]
 
@@ -224,6 +365,7 @@ class Attendance:
             digest=self.result.digest if self.result else 0,
             reporter=self._resolution.reporter if self.result and self._resolution else None,
             held=tuple(sorted(self.held)),
+            handed=self.handed,
             last=self._last,
             manifest=self._initial if self.step == 0 else (),
         )
@@ -240,7 +382,9 @@ class Attendance:
             self.task = Task.GONE
             message = StatelessFound(member=self.me, version=version, why=outcome.why)
             return [Tell(message=message), Leave(why=outcome.why, fault="stateless")]
-        self._resolution, self.acting, self._last = outcome, roster, outcome.last
+        if self.me in outcome.left:
+            return self._release()
+        self._resolution, self.acting, self._last, self.handed = outcome, roster, outcome.last, ()
         drop: tuple[Node, ...] = ()
         if self.holds_state and self.step == outcome.step:
             self.result, self._attempt = None, version
@@ -250,7 +394,7 @@ class Attendance:
         return [Adopt(resolution=outcome, drop=drop), *self._settle()]
 
     def _resolve(self, roster: Roster, table: tuple[Statement, ...]) -> Resolution | Stateless | Divided:
-        return resolve(roster, self._lanes, table)
+        return resolve.resolve(roster, self._lanes, table)
 
     def _fetched(self, version: Version) -> list[Effect]:
         # Superseded meanwhile: others may have gone past what was loaded; fetch again under the newest roster.
@@ -274,17 +418,30 @@ class Attendance:
             return effects + self._ask(Serve(version=roster.version, step=self.step, joiners=joiners))
         if self.step >= self._last:
             return effects + self._farewell(roster)
+        if roster.waits:
+            return effects
         todo = sorted(lanes_in(self._holdings()[roster.index(self.me)]) - lanes_in(self.held))
         if todo:
             safe = [lane for lane in todo if lane not in roster.suspected(self.step)]
             if not safe and len(roster.seats) == 1:
                 return effects  # it may kill this member, the last to hold the state: wait until another one is healed
             self.task = Task.LANE
-            then = self._reduce(roster) if len(todo) == 1 else None
-            return [*effects, Compute(step=self.step, lane=(safe or todo)[0], then=then)]
+            digests = bool(self._fed) and self._lane is None
+            # A lane whose gradient leaves in buckets is never in one place to be digested.
+            then = self._reduce(roster) if len(todo) == 1 and not digests else None
+            return [*effects, Compute(step=self.step, lane=(safe or todo)[0], digests=digests, then=then)]
         if self.result is None:
             return effects + self._ask(self._reduce(roster))
-        row = Row(version=roster.version, step=self.step, digest=self.result.digest, stop=self._stop)
+        row = Row(
+            version=roster.version,
+            step=self.step,
+            digest=self.result.digest,
+            stop=self._stop,
+            ready=self.next.version if self.next is not None and self._next_formed else NO_VERSION,
+            listener=self._next_listener(),
+        )
+        if row.ready != NO_VERSION and self.next is not None and self.next.seat(self.me) is None:
+            self.handed = self.next.members
         return effects + self._ask(Bound(version=roster.version, row=row))
 
     def _reduce(self, roster: Roster) -> Reduce:
@@ -354,7 +511,7 @@ class Attendance:
                 self.task = Task.GONE
                 why = f"before step {self.step} the replicas' states differ: {parted}. A local value steered the update"
                 return [Leave(why=why, fault="divided")]
-            case Pass(stop=stop):
+            case Pass(stop=stop, switch=switch, listener=listener):
                 if self.step >= self._last:
                     self.task = Task.GONE
                     self._left = Left(member=self.me, version=acting.version, step=self.step)
@@ -363,10 +520,157 @@ class Attendance:
                     return [Tell(message=self._left), leave]
                 if stop:
                     self._last = self.step + 1
-                return self._commit("boundary")
+                if switch is None:
+                    self.handed = ()
+                commit = self._commit("boundary", switch)
+                if switch is not None:
+                    return self._switch(switch) + commit
+                if listener is not None and listener in self._attached:
+                    self._feed(acting, self._attached.pop(listener))
+                return commit
         raise AssertionError("unreachable")
 
-    def _commit(self, by: str) -> list[Effect]:
+    def _switch(self, version: Version) -> list[Effect]:
+        """Everybody is ready for the planned roster, holds the same state, and nothing of the next step: go on under it."""
+        roster = self.next
+        if roster is None or roster.version != version:
+            return []  # a newer roster came meanwhile: its resolve finds those who went on, and those who did not
+        self.next = None
+        if roster.seat(self.me) is None:
+            self._is_leaving = True
+            return []
+        return self._enter(roster)
+
+    def _enter(self, roster: Roster) -> list[Effect]:
+        self._formed = roster.version if self._next_formed else self._formed
+        self._next_formed = False
+        self.roster = self.acting = roster
+        self._attempt = roster.version
+        self._resolution = resolve.begin(roster, self._lanes, self.step, self._last)
+        assert roster.base is not None
+        # The base's groups stay until the next roster: another member may not have read their last table yet.
+        return [Abort(below=roster.base), Adopt(resolution=self._resolution, drop=())]
+
+    # Feeding listeners
+
+    def _next_listener(self) -> int:
+        """Each in its turn: one that not all members have a line to must not keep the others waiting."""
+        waiting = sorted(self._attached)
+        return waiting[self.step % len(waiting)] if waiting else 0
+
+    def _feed(self, roster: Roster, listener: Listener) -> None:
+        feed = Feed(listener=listener, index=roster.index(self.me), count=len(roster.seats))
+        self._fed[listener] = _Fed(feed=feed, since=self.step)
+
+    def _snap(self) -> list[Effect]:
+        """The user's loop is between two steps: parameters are exactly those of `step`."""
+        feeds = tuple(fed.feed for fed in self._fed.values() if fed.since == self.step)
+        return [Snap(step=self.step, feeds=feeds)] if feeds else []
+
+    # Listening
+
+    def _listen_told(self, roster: Roster) -> list[Effect]:
+        if self.holds_state or self.task is Task.GONE or (self.roster is not None and self.roster.base is None):
+            return []
+        if self._overflowed is not None:
+            return [Tell(message=self._overflowed)]
+        if self._complaint is not None and self._complaint.version in self._current():
+            return []  # a newer roster is the answer; the complaint is repeated with the push
+        if self.listening is not None and self.listening.goes_on_with(roster):
+            caught_up = CaughtUp(member=self.me, step=self.step)
+            return [Tell(message=caught_up)] if self.listening.has_caught_up else []
+        return self._hear(roster) + self._settle()
+
+    def _hear(self, roster: Roster) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.listening is not None and self.listening.has_caught_up:
+            effects.append(Tell(message=CaughtUp(member=self.me, step=None)))
+        self._tries += 1
+        self.listening = Listening(Listener(self.me, self._tries), roster)
+        return [*effects, Hear(listener=self.listening.listener, roster=roster)]
+
+    def _unheard(self, listener: Listener) -> list[Effect]:
+        if self.listening is None or listener != self.listening.listener:
+            return []
+        if self.listening.is_audited and self.roster is not None:
+            # The members may have entered the roster that counts on this joiner, by a record that it has not got.
+            self.listening = None
+            return [Hush(), *self._complain(self.roster.version, "a line to a peer was lost before the roster was entered")]
+        if self.listening.snapshot is not None:
+            self._cut_off += 1
+        if self._cut_off >= _PATIENCE:
+            return self._overran(listener, f"{self._cut_off} times a member let it go, or a line was lost")
+        return self._hear(self.listening.roster)
+
+    def _overran(self, listener: Listener, why: str) -> list[Effect]:
+        if self.listening is None or listener != self.listening.listener:
+            return []
+        self.listening, self._overflowed = None, Overflowed(member=self.me, why=why)
+        return [Hush(), Tell(message=self._overflowed)]
+
+    def _listen(self, listening: Listening) -> list[Effect]:
+        """The next thing for the idle training thread of a listener."""
+        if listening.snapshot is None:
+            return []
+        if not listening.is_loaded:
+            return self._ask(Load(listener=listening.listener, step=listening.snapshot, donors=listening.donors))
+        if not listening.records:
+            if listening.has_caught_up:
+                return []
+            listening.has_caught_up = True
+            return [Tell(message=CaughtUp(member=self.me, step=self.step))]
+        heard = listening.records.popleft()
+        record = heard.record
+        if record.step != self.step:
+            raise Invariant(f"{self.me} is at step {self.step}, but the next record is of step {record.step}")
+        if listening.is_audited or record.lane is None:
+            return self._replay(heard)
+        self._auditing = listening, heard
+        self.task = Task.LANE
+        return [Compute(step=self.step, lane=record.lane.lane, digests=True, is_audit=True)]
+
+    def _audited(self, listening: Listening, heard: Heard, digest: int | None) -> list[Effect]:
+        record, self._auditing = heard.record, None
+        assert record.lane is not None
+        if digest != record.lane.digest:
+            self.task = Task.GONE
+            why = (
+                f"the admission audit failed: lane {record.lane.lane} of step {record.step} has another gradient here than "
+                "in the job. This host computes other bits: compare its software and hardware with the others'"
+            )
+            return [Hush(), Leave(why=why, fault="refused")]
+        listening.is_audited = True
+        return self._form_planned() + self._replay(heard)
+
+    def _form_planned(self) -> list[Effect]:
+        """A joiner forms the roster that counts on it once it has passed its audit: before that nobody can enter it."""
+        roster, listening = self.roster, self.listening
+        if roster is None or roster.base is None or listening is None or not listening.is_audited:
+            return []
+        return [Form(roster=roster)]
+
+    def _replay(self, heard: Heard) -> list[Effect]:
+        record = heard.record
+        self._last = record.last
+        commit = Commit(
+            step=record.step,
+            attempt=record.attempt,
+            digest=record.digest,
+            holdings=record.holdings,
+            by="record",
+            reporter=None,
+            last=record.last,
+            gradient=heard.gradient,
+        )
+        self.step += 1
+        self.task = Task.AWAY
+        effects: list[Effect] = []
+        if self.listening is not None and self.roster is not None and record.switch == self.roster.version:
+            self.listening, self.holds_state = None, True
+            effects = [*self._enter(self.roster), Hush()]
+        return [*effects, commit]
+
+    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
         result, resolution = self.result, self._resolution
         if result is None or resolution is None:
             raise Invariant(f"{self.me}: step {self.step} was decided, but its result is not here")
@@ -377,9 +681,13 @@ class Attendance:
             holdings=result.holdings,
             by=by,
             reporter=resolution.reporter if by == "boundary" else resolution.late,
+            last=self._last,
+            switch=switch,
+            lane=self._lane,
+            feeds=tuple(fed.feed for fed in self._fed.values() if fed.since <= self.step),
         )
         self.step += 1
-        self.held, self.result = frozenset(), None
+        self.held, self.result, self._lane = frozenset(), None, None
         if self.acting is not None:
             self._attempt = self.acting.version
         self.task = Task.AWAY

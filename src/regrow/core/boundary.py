@@ -13,11 +13,11 @@ import msgspec
 
 from regrow.core.errors import Invariant
 from regrow.core.resolve import Manifest
-from regrow.core.roster import Member, Roster, Version
+from regrow.core.roster import NO_VERSION, Member, Roster, Version
 
 T = TypeVar("T", bound=Hashable)
 
-_FORMAT = struct.Struct("<QQQQQQ")
+_FORMAT = struct.Struct("<QQQQQQQQQ")
 ROW_BYTES = _FORMAT.size
 _STOP = 1
 
@@ -33,22 +33,41 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The member wishes to stop after this step."""
     state: int = 0
     """64-bit digest of the part of the state before this step that is compared now."""
+    ready: Version = NO_VERSION
+    """The planned roster that this member could go on under after this step."""
+    listener: int = 0
+    """The listener that this member could begin to feed after this step, by its number."""
 
     def pack(self) -> bytes:
         """Fixed size, so that the table is one all-gather."""
         flags = _STOP if self.stop else 0
-        return _FORMAT.pack(self.version.term, self.version.n, self.step, self.digest, flags, self.state)
+        version, ready = self.version, self.ready
+        return _FORMAT.pack(
+            version.term, version.n, self.step, self.digest, flags, self.state, ready.term, ready.n, self.listener
+        )
 
     @staticmethod
     def unpack(data: bytes) -> "Row":
-        term, n, step, digest, flags, state = _FORMAT.unpack(data)
-        return Row(version=Version(term, n), step=step, digest=digest, stop=bool(flags & _STOP), state=state)
+        term, n, step, digest, flags, state, ready_term, ready_n, listener = _FORMAT.unpack(data)
+        return Row(
+            version=Version(term, n),
+            step=step,
+            digest=digest,
+            stop=bool(flags & _STOP),
+            state=state,
+            ready=Version(ready_term, ready_n),
+            listener=listener,
+        )
 
 
 class Pass(msgspec.Struct, frozen=True, kw_only=True):
     """Commit the result; stop after it if anybody wished so."""
 
     stop: bool
+    switch: Version | None = None
+    """Go on under this planned roster: everybody is ready for it."""
+    listener: int | None = None
+    """Begin to feed this listener: everybody has a line to it."""
 
 
 class Corrupt(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +96,12 @@ def verdict(roster: Roster, rows: Sequence[Row]) -> Verdict:
         return Corrupt(members=odd)
     if odd := outvoted(roster.members, [row.state for row in rows]):
         return Parted(members=odd)
-    return Pass(stop=any(row.stop for row in rows))
+    ready, heard = {row.ready for row in rows}, {row.listener for row in rows}
+    return Pass(
+        stop=any(row.stop for row in rows),
+        switch=max(ready) if len(ready) == 1 and ready != {NO_VERSION} else None,
+        listener=max(heard) if len(heard) == 1 and heard != {0} else None,
+    )
 
 
 def outvoted(members: Sequence[Member], said: Sequence[T]) -> tuple[Member, ...]:

@@ -22,6 +22,7 @@ from regrow.core.records import (
     RestartPlanned,
     RosterAdopted,
     RosterMade,
+    SnapshotLoaded,
     StateFetched,
     WorkerExited,
     WorkerHung,
@@ -38,6 +39,8 @@ class Life(msgspec.Struct, kw_only=True):
     entered: dict[Version, Line] = {}
     """Adopted with the state in hand; for a joiner, once it was healed."""
     fetched: dict[Version, StateFetched] = {}
+    donors: tuple[Member, ...] = ()
+    """Who gave it the state that it has."""
     computed: list[tuple[Version, int, int]] = []
     """Under which roster, of which step, which lane."""
     progress_ns: list[int] = []
@@ -101,8 +104,11 @@ class Chronicle:
                 return version
             case StateFetched(version=version, step=step):
                 life.fetched[version] = line.what
+                life.donors = (line.what.donor,)
                 life.entered[version] = line
                 life.step = step
+            case SnapshotLoaded(step=step, donors=donors):
+                life.step, life.donors = step, donors
             case LaneComputed(step=step, lane=lane):
                 life.computed.append((acting, step, lane))
                 life.progress_ns.append(line.ns)
@@ -144,20 +150,20 @@ class Chronicle:
                 self.ended, self.end = line, line.what
 
     def _holds_state(self, who: str, version: Version) -> bool:
-        """When it adopted this roster: as a founder, or healed before."""
-        if any(str(member) == who for member in self._founders):
+        """When it adopted this roster: as a founder, healed before, or come in by a planned one."""
+        if any(str(member) == who for member in self._founders) or who in self.incomplete:
             return True
-        return any(fetched <= version for fetched in self.lives[who].fetched) or who in self.incomplete
+        life, planned = self.lives[who], {made.roster.version for made in self.rosters if made.roster.base is not None}
+        return any(found <= version for found in [*life.fetched, *(life.adopted.keys() & planned)])
 
     def life(self, member: Member) -> Life | None:
         return self.lives.get(str(member))
 
     @property
     def replicas(self) -> frozenset[str]:
-        if self.opened is not None:
-            return frozenset(self.opened.replicas)
         seated = {member.replica for made in self.rosters for member in made.members}
-        return frozenset(seated | {member.replica for member in self.started})
+        opened = self.opened.replicas if self.opened is not None else {member.replica for member in self.started}
+        return frozenset(seated.union(opened))
 
     @property
     def lanes(self) -> int:
@@ -180,9 +186,13 @@ class Chronicle:
                 return False
         return True
 
+    def wanted(self, made: Made) -> frozenset[str]:
+        """The replicas that were to work when it was made, and had not been given up."""
+        return frozenset(made.roster.places or self.replicas) - made.lost
+
     def full_ns(self, made: Made) -> int | None:
-        """When every replica that was not given up had entered it; None when that never came to be."""
-        if {member.replica for member in made.members} < self.replicas - made.lost:
+        """When every replica that was to work had entered it; None when that never came to be."""
+        if not self.wanted(made) <= {member.replica for member in made.members}:
             return None
         times: list[int] = []
         for member in made.members:

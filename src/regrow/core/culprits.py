@@ -11,7 +11,7 @@ import msgspec
 from regrow.core.chronicle import Chronicle, Life
 from regrow.core.memory import Memory
 from regrow.core.progress import Place
-from regrow.core.records import WorkerExited, WorkerRaised
+from regrow.core.records import WorkerRaised
 from regrow.core.roster import Member
 
 KINDS = {
@@ -65,20 +65,36 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     memory: Memory | None = None
 
 
+_TIDYING = re.compile(
+    r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not needed|it was told to end)"
+)
+
+
 def culprits(chronicle: Chronicle) -> list[Culprit]:
-    """Everyone that failed. Whoever was only ended because the job was over has not."""
+    """Everyone that failed. Whoever left as planned, or was ended because it was not needed any more, has not."""
     evicted = {
         member
         for made in chronicle.rosters
         if made.roster.cause.startswith(("evicted-", "hung-")) and (member := _member(made.roster.cause)) is not None
     }
-    failed = [member for member, (_, exit) in chronicle.exited.items() if not exit.clean and not _is_tidying(exit)]
+    failed = [
+        member
+        for member, (_, exit) in chronicle.exited.items()
+        if not exit.clean and not is_tidying(exit.how) and not _has_handed_over(chronicle, member)
+    ]
     everyone = dict.fromkeys([*failed, *chronicle.raised, *evicted])
     return [_culprit(chronicle, member) for member in everyone]
 
 
-def _is_tidying(exit: WorkerExited) -> bool:
-    return re.match(r"was ended( before it started)?: the job is (over|ending)", exit.how) is not None
+def is_tidying(how: str) -> bool:
+    """Did it end because the job does, or does not need it?"""
+    return _TIDYING.match(how) is not None
+
+
+def _has_handed_over(chronicle: Chronicle, member: Member) -> bool:
+    """It left as planned."""
+    life = chronicle.life(member)
+    return life is not None and life.departed is not None and life.departed.fault == "left"
 
 
 def _member(cause: str) -> Member | None:

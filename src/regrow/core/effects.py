@@ -4,10 +4,13 @@ The first group may be carried out by any thread at once. The second is the trai
 asked for at a time, and each is answered by one event.
 """
 
+from typing import Any
+
 import msgspec
 
 from regrow.core.boundary import Row
 from regrow.core.lanes import Node
+from regrow.core.listener import Feed, Lane, Listener
 from regrow.core.messages import FromMember
 from regrow.core.resolve import Resolution, Statement
 from regrow.core.roster import Member, Roster, Version
@@ -29,6 +32,17 @@ class Tell(msgspec.Struct, frozen=True, kw_only=True):
     """Send this to the coordinator."""
 
     message: FromMember
+
+
+class Hear(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin to listen to the members of this roster; every earlier try is over. Answered by SnapshotsTaken or Unheard."""
+
+    listener: Listener
+    roster: Roster
+
+
+class Hush(msgspec.Struct, frozen=True, kw_only=True):
+    """Listen no more: drop every line to a peer and what came on it."""
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,9 +88,28 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
 
     step: int
     lane: int
+    digests: bool = False
+    """Say the digest of its gradient with LaneDone."""
+    is_audit: bool = False
+    """Only its digest is wanted: the gradient is dropped."""
     then: Reduce | None = None
     """With the last lane: what will be asked for next unless something happens meanwhile. It may be begun, and counts for
     nothing before it is asked for."""
+
+
+class Snap(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy the state, which is that of this step, and begin to feed these listeners. Not answered."""
+
+    step: int
+    feeds: tuple[Feed, ...]
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """Load the snapshot of this step from these peers. Answered by Loaded or LoadFailed."""
+
+    listener: Listener
+    step: int
+    donors: tuple[Member, ...]
 
 
 class Merge(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,15 +128,25 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
-    """The result in hand is the step's. Leave the inner loop. Answered by StepEntered."""
+    """The result in hand, or the gradient given here, is the step's. Leave the inner loop. Answered by StepEntered."""
 
     step: int
     attempt: Version
     digest: int
     holdings: tuple[tuple[Node, ...], ...]
     by: str
-    """"boundary" or "resolve"."""
+    """"boundary", "resolve" or "record"."""
     reporter: Member | None
+    last: int = 0
+    """The job ends before this step."""
+    switch: Version | None = None
+    """The planned roster that its members go on under."""
+    lane: Lane | None = None
+    """One of this member's lanes of this step: a listener may compute it again."""
+    feeds: tuple[Feed, ...] = ()
+    """Who is to be sent a part of the record."""
+    gradient: Any = None
+    """Of the record, when it is one's."""
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +157,6 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
     """None when the job ended as planned; else what is wrong with this member or the job."""
 
 
-Immediate = Abort | Form | Tell
-Work = Exchange | Adopt | Fetch | Serve | Compute | Merge | Reduce | Bound | Commit | Leave
+Immediate = Abort | Form | Tell | Hear | Hush
+Work = Exchange | Adopt | Fetch | Serve | Snap | Load | Compute | Merge | Reduce | Bound | Commit | Leave
 Effect = Immediate | Work

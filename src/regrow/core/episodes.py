@@ -7,7 +7,7 @@ others still agree on the loss of the first, cost one interruption. Costs are wh
   silent member, from the last progress anyone made). Slower steps while a replica is away are not in it.
 - a lane counts as computed again when it was computed under more than one roster for the same step. A lane that was cut
   off in its middle leaves no fact and is not counted.
-- the job is back at full strength once every replica that was not given up has a seat, and the state.
+- the job is back at full strength once every replica that is to work has a seat, and the state.
 
 Clocks are used for durations, and to list episodes in order; never to decide which facts belong together.
 """
@@ -37,7 +37,7 @@ class Return(msgspec.Struct, frozen=True, kw_only=True):
     job_used: int | None = None
     job_limit: int | None = None
     window_s: float | None = None
-    donor: str | None = None
+    donors: tuple[str, ...] = ()
     """Who healed it."""
     lost: str | None = None
     """Why it is not restarted."""
@@ -339,10 +339,9 @@ class _Episodes:
             fact = lost[1]
             return Return(replica=replica, lost=fact.why, is_given_up=True, left=fact.left, needed=fact.needed)
         life = chronicle.life(following)
-        donors = [str(fetched.donor) for fetched in life.fetched.values()] if life is not None else []
-        donor = donors[-1] if donors else None
+        donors = tuple(map(str, life.donors)) if life is not None else ()
         if planned is None:
-            return Return(replica=replica, member=str(following), donor=donor, is_given_up=replica in chronicle.lost)
+            return Return(replica=replica, member=str(following), donors=donors, is_given_up=replica in chronicle.lost)
         return Return(
             replica=replica,
             is_given_up=replica in chronicle.lost,
@@ -353,17 +352,18 @@ class _Episodes:
             job_used=planned.job_used,
             job_limit=planned.job_limit,
             window_s=planned.window_s,
-            donor=donor,
+            donors=donors,
         )
 
     def _full_ns(self, case: _Case, returns: tuple[Return, ...]) -> int | None:
-        """The first moment since at which every replica that is not given up, the culprits' too, takes part."""
+        """The first moment since at which every replica that is to work, the culprits' too, takes part."""
         if any(found.lost for found in returns):
             return None
         gone = {culprit.replica: int(culprit.member.rpartition(".")[2]) for culprit in case.culprits}
         for made in self._chronicle.rosters[case.settled or case.start or 0 :]:
             lives = {member.replica: member.incarnation for member in made.members}
-            if all(lives.get(replica, -1) > incarnation for replica, incarnation in gone.items()):
+            wanted = self._chronicle.wanted(made)
+            if all(lives.get(replica, -1) > last for replica, last in gone.items() if replica in wanted):
                 full_ns = self._chronicle.full_ns(made)
                 if full_ns is not None:
                     return full_ns

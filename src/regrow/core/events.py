@@ -3,6 +3,7 @@
 import msgspec
 
 from regrow.core.boundary import Row
+from regrow.core.listener import Heard, Listener
 from regrow.core.resolve import Statement
 from regrow.core.roster import Roster, Version
 
@@ -41,6 +42,8 @@ class LaneDone(msgspec.Struct, frozen=True, kw_only=True):
     """The user's loop finished all microbatches of this lane."""
 
     lane: int
+    digest: int | None = None
+    """Of its gradient, where that was asked for."""
 
 
 class Exchanged(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +81,71 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
     """What differs, where the rows say that the states do."""
 
 
+class ListenTold(msgspec.Struct, frozen=True, kw_only=True):
+    """The coordinator names the members to listen to; it may be old news."""
+
+    roster: Roster
+
+
+class SnapshotsTaken(msgspec.Struct, frozen=True, kw_only=True):
+    """Every peer has taken a snapshot of this step for us, and sends every record from it on."""
+
+    listener: Listener
+    step: int
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """The snapshot's state is loaded here and its digest verified."""
+
+    listener: Listener
+
+
+class LoadFailed(msgspec.Struct, frozen=True, kw_only=True):
+    """No peer has the snapshot any more, or none can be reached."""
+
+    listener: Listener
+    why: str
+
+
+class Recorded(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed record is here, whole."""
+
+    listener: Listener
+    heard: Heard
+
+
+class Unheard(msgspec.Struct, frozen=True, kw_only=True):
+    """A line to a peer is lost, or what came is not of one piece: this try to listen is over."""
+
+    listener: Listener
+    why: str
+
+
+class Overran(msgspec.Struct, frozen=True, kw_only=True):
+    """More records came than there is room for: this joiner cannot keep up."""
+
+    listener: Listener
+    why: str
+
+
+class ListenerCame(msgspec.Struct, frozen=True, kw_only=True):
+    """A joiner has a line to us, and wants to be fed."""
+
+    listener: Listener
+
+
+class ListenerGone(msgspec.Struct, frozen=True, kw_only=True):
+    """The line to a listener is lost, or it takes too little."""
+
+    listener: Listener
+
+
+class DismissalCame(msgspec.Struct, frozen=True, kw_only=True):
+    """This process was told to end, and has so long to hand over."""
+
+    within_s: float
+
+
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The user or the operator wishes to stop at the next boundary."""
 
@@ -94,5 +162,15 @@ Event = (
     | Served
     | Reduced
     | Bounded
+    | ListenTold
+    | SnapshotsTaken
+    | Loaded
+    | LoadFailed
+    | Recorded
+    | Unheard
+    | Overran
+    | ListenerCame
+    | ListenerGone
     | StopAsked
+    | DismissalCame
 )

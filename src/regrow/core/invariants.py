@@ -26,6 +26,7 @@ from regrow.core.records import (
     RosterAdopted,
     RosterMade,
     RosterReceived,
+    SnapshotLoaded,
     StateFetched,
     WorkerRaised,
 )
@@ -78,7 +79,7 @@ class Ledger:
                 life.received = version
             case RosterAdopted():
                 return self._adopted(who, fact)
-            case StateFetched(step=step):
+            case StateFetched(step=step) | SnapshotLoaded(step=step):
                 self._life(who).next_step = step
             case LaneComputed():
                 return self._computed(who, fact)
@@ -124,7 +125,10 @@ class Ledger:
         if made.version <= last.version:
             what = f"roster {made.version} was made after {last.version}"
             return [_broken("versions-grow", what, (who, last), (who, made))]
-        if not {seat.member for seat in made.seats} & {seat.member for seat in last.seats}:
+        # Whether a planned roster was entered by anybody is not known: those of its base can testify as well.
+        base = self._rosters.get(last.base) if last.base is not None else None
+        before = {seat.member for roster in (last, base) if roster is not None for seat in roster.seats}
+        if not {seat.member for seat in made.seats} & before:
             what = f"roster {made.version} keeps nobody of {last.version}: nobody can testify what was committed"
             return [_broken("testimony", what, (who, last), (who, made))]
         return []

@@ -6,7 +6,10 @@ anything else. That is why the sum does not depend on who holds what. A lane tha
 sibling stands for their parent.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate
 from typing import TypeVar
 
 import msgspec
@@ -132,17 +135,26 @@ def missing(lanes: int, nodes: Iterable[Node]) -> frozenset[int] | None:
     return frozenset(range(lanes)) - held if len(held) == len(listed) and held <= set(range(lanes)) else None
 
 
+_SEARCH_MAX = 2048
+"""Members, times the places at which the lanes of each may end: a few milliseconds."""
+
+
+@lru_cache(maxsize=4)
 def deal(lanes: int, members: int) -> tuple[range, ...]:
     """Contiguous lanes for each member: as even as can be, then cut where it leaves the fewest subtrees.
 
     Every member gets the floor or the ceiling of lanes / members: the slowest decides the step. Among those cuts, fewest
     subtrees at the worst member (rounds of the reduce), then fewest in all (bytes sent). Members beyond the lanes get none.
+    In a job so large that the search would keep a roster waiting, the first even cut is taken as it is.
     """
     if members < 1 or lanes < 1:
         raise Invariant(f"cannot deal {lanes} lanes to {members} members")
     if members >= lanes:
         return tuple(range(min(i, lanes), min(i + 1, lanes)) for i in range(members))
     least, most = lanes // members, -(-lanes // members)
+    larger = lanes % members
+    if members * min(larger, members - larger) > _SEARCH_MAX:
+        return tuple(range(i * lanes // members, (i + 1) * lanes // members) for i in range(members))
     # best[i][stop] = (worst, total, start): the best way for the first i members to end at stop, i having begun at start.
     best: list[dict[int, tuple[int, int, int]]] = [{0: (0, 0, 0)}]
     for index in range(members):
@@ -163,17 +175,34 @@ def deal(lanes: int, members: int) -> tuple[range, ...]:
     return tuple(range(cuts[i], cuts[i + 1]) for i in range(members))
 
 
+def deal_by_weight(lanes: int, weights: Sequence[int]) -> tuple[range, ...]:
+    """Contiguous lanes for each member, so that a step takes as short as it can when a member of weight w computes w lanes
+    in the time in which one of weight 1 computes one.
+
+    Everybody gets one, and each further lane goes to whoever would be done with it first: the last to be done decides the
+    step, and shares rounded to the nearest would not look at it. Equal weights are dealt as evenly as can be.
+    """
+    if min(weights, default=0) < 1:
+        raise Invariant(f"weights are whole numbers from 1: {weights}")
+    if len(set(weights)) == 1 or len(weights) >= lanes:
+        return deal(lanes, len(weights))
+    counts = [1] * len(weights)
+    for _ in range(lanes - len(weights)):
+        counts[min(range(len(weights)), key=lambda i: (Fraction(counts[i] + 1, weights[i]), i))] += 1
+    stops = list(accumulate(counts))
+    return tuple(range(stop - count, stop) for stop, count in zip(stops, counts, strict=True))
+
+
 def _count(lanes: int, start: int, stop: int) -> int:
-    """How many maximal subtrees cover [start, stop)."""
-
-    def walk(node: Node) -> int:
-        if start <= node.start and node.stop <= stop:
-            return 1
-        if node.stop <= start or stop <= node.start:
-            return 0
-        return sum(walk(child) for child in children(node))
-
-    return walk(root(lanes))
+    """How many maximal subtrees cover [start, stop). A subtree is a block of a power of two that begins at a multiple of it,
+    cut off at the last lane."""
+    if stop == lanes:
+        stop = 1 << lanes.bit_length()
+    found = 0
+    while start < min(stop, lanes):
+        start += min(start & -start or stop, 1 << ((stop - start).bit_length() - 1))
+        found += 1
+    return found
 
 
 def spread(missing: Iterable[int], members: int) -> tuple[tuple[int, ...], ...]:

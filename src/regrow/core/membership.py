@@ -8,7 +8,13 @@ Rules (docs/protocol.md, invariants M1 to M7):
   evicted for its silence within one lease of the coordinator's start, nor at all while nobody else is heard who holds the
   state: it may be the coordinator that is cut off. A member without a seat never gets one back: it returns as a new
   incarnation.
-- A joiner is seated once every member has entered the current roster, so that one change is digested before the next.
+- A joiner listens until it has caught up, and is seated by a planned roster, once every member has entered the current one:
+  one change is digested before the next. One that cannot keep up, or that the members wait for, is seated at once.
+- Whoever leaves as planned is left out by a planned roster. A failure meanwhile is answered first, and the wish is taken up
+  again after it. The members never leave all at once: somebody who holds the state stays.
+- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once.
+- While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is
+  answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights.
 - A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
@@ -42,6 +48,7 @@ from regrow.core.membership_effects import (
     Send,
     Spared,
     Start,
+    WishTold,
 )
 from regrow.core.membership_events import (
     AgentCame,
@@ -54,26 +61,37 @@ from regrow.core.membership_events import (
     Stalled,
     StopRequested,
     Ticked,
+    WishCame,
 )
 from regrow.core.messages import (
     Beat,
+    CaughtUp,
     Complain,
     Contract,
+    Dismissed,
     Ending,
     Entered,
     FromMember,
     Join,
     Left,
+    Listen,
+    Missed,
+    Overflowed,
     Push,
     Raised,
     Refuse,
+    Released,
     StatelessFound,
     Stop,
+    Timed,
 )
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
-from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Roster, Version, at_home, compose
+from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
+from regrow.core.speeds import Speeds
+from regrow.core.staff import found
 from regrow.core.suspicion import Suspicion
+from regrow.core.wishes import Limits, Wish, is_met, overtaken, refusal
 
 
 class _Presence(msgspec.Struct, kw_only=True):
@@ -84,6 +102,19 @@ class _Presence(msgspec.Struct, kw_only=True):
     heard_s: float
     entered: Version = NO_VERSION
     left: Version | None = None
+    told: Version = NO_VERSION
+    """The roster whose members it was told to listen to."""
+    has_caught_up: bool = False
+    overflowed: str = ""
+    """Why the members have to wait for it."""
+    is_released: bool = False
+    """The others went on under a planned roster without it."""
+    parts_by_s: float | None = None
+    """It was told to end, and should have handed over by then."""
+
+    @property
+    def holds_state(self) -> bool:
+        return self.founder or self.entered != NO_VERSION
 
 
 class Membership:
@@ -94,11 +125,18 @@ class Membership:
         self._term = (saved.term if saved else 0) + 1
         self._n = 0
         self.roster = saved.roster if saved else None
+        self._base = saved.base if saved else None
+        """The roster that a planned one is entered from, until all have entered it."""
         self._floor = saved.floor if saved else 0
         self._lives: dict[str, int] = dict(saved.lives) if saved else {}
-        self._lost: set[str] = set(saved.lost) if saved else set()
+        self.staff = saved.staff if saved and saved.staff else found(config.replicas, config.spares)
+        self._speeds = Speeds(config.speeds, saved.weights if saved else None)
+        self._wishes = saved.wishes if saved else ()
+        self._wished = saved.wished if saved else 0
         self._resumed = saved is not None and bool(saved.lives)
         self._present: dict[Member, _Presence] = {}
+        self._awaited: set[Member] = set(self.roster.members) if self.roster else set()
+        """Members of the newest roster that have not said that they entered it."""
         self._gone: set[Member] = set(saved.doomed) if saved else set()
         """Dead or evicted members: never seated again."""
         self._dead: set[Member] = set()
@@ -114,9 +152,13 @@ class Membership:
         self._agentless_s: float | None = None
         """Since when there is no line to the agent; None while there is one."""
         self._heard_s = 0.0
+        self._lapse_s = 0.0
+        """Until then nobody's lease can lapse: it was looked at every member, and silences only begin anew."""
         self._joined: set[Member] = set()
         self._now_s = 0.0
         self._complained_s: float | None = None
+        self._parted_s: float | None = None
+        """Since when one that has handed over is gone, though not all have gone on yet: they may wait for it in vain."""
         self._stopping = saved.stopping if saved else False
         self._ending = saved.ending if saved else False
         self._left_well = False
@@ -156,6 +198,8 @@ class Membership:
                 return self._expire(now)
             case StopRequested():
                 return self._stop()
+            case WishCame(wish=wish, ticket=ticket):
+                return self._wish(wish, ticket)
         assert_never(event)
 
     # Starting
@@ -166,9 +210,9 @@ class Membership:
             self._over = True
             return [self._persist(), self._ended]
         if not self._resumed:
-            self._lives = dict.fromkeys(self._config.replicas, 0)
+            self._lives = dict.fromkeys(self.staff.names, 0)
         # After a restart some of these may never have been started: an agent starts each incarnation at most once.
-        starts = [Member(replica, life) for replica, life in self._lives.items() if replica not in self._lost]
+        starts = [Member(replica, self._lives[replica]) for replica in self.staff.runs]
         return [
             self._persist(),
             *(Start(member=member, delay_s=0.0, why="the job starts") for member in starts),
@@ -180,9 +224,13 @@ class Membership:
             saved=Saved(
                 term=self._term,
                 roster=self.roster,
+                base=self._base,
                 lives=dict(self._lives),
                 floor=self._floor,
-                lost=tuple(sorted(self._lost)),
+                staff=self.staff,
+                wishes=self._wishes,
+                wished=self._wished,
+                weights=self._speeds.weights,
                 ending=self._ending,
                 lanes=self._lanes,
                 spent=self._budget.spent,
@@ -200,7 +248,72 @@ class Membership:
             return []
         self._stopping = True
         # Said before it is durable: a full disk must not keep a job from being stopped, and nothing unsafe follows from it.
-        return [*(Send(member=member, message=Stop()) for member in self._present), self._persist()]
+        said: list[MembershipEffect] = [Send(member=member, message=Stop()) for member in self._present]
+        if self.roster is not None and self.roster.waits:
+            return said + self._issue("stop", "the job stops, and waits for nobody")
+        return [*said, self._persist()]
+
+    def _wish(self, wish: Wish, ticket: int) -> list[MembershipEffect]:
+        config, staff = self._config, self.staff
+        if self._ending or self._stopping or self._halt is not None:
+            why: str | None = "the job is ending: nobody comes or goes any more"
+        elif self.roster is None:
+            why = "the job has not begun: ask again once it trains, or start it with another --replicas"
+        else:
+            why = refusal(wish, staff, Limits(least=config.min_replicas, most=config.max_replicas))
+        if why is not None or self.roster is None:
+            return [WishTold(wish=wish, state="refused", why=why or "", ticket=ticket)]
+        there = self._able(self.roster.members)
+        match wish.kind:
+            case "scale":
+                staff = staff.scaled(wish.replicas, there)
+                staff = staff.trimmed(config.spares, there)
+                staff = staff.hired(staff.target + config.spares + len(staff.moving) - len(staff.stays))
+            case "leave":
+                staff = staff.without(wish.replica)
+            case "migrate":
+                staff = staff.moved(wish.replica).hired(1)
+        fresh = staff.names[len(self.staff.names) :]
+        self.staff = staff
+        self._lives.update(dict.fromkeys(fresh, 0))
+        self._wished += 1
+        wish = msgspec.structs.replace(wish, number=self._wished)
+        self._wishes = (*self._wishes, wish)
+        starts = [Start(member=Member(replica, 0), delay_s=0.0, why=str(wish)) for replica in fresh]
+        told = WishTold(wish=wish, state="granted", ticket=ticket)
+        return [self._persist(), told, *starts, *self._admit(f"wish-{wish.number}")]
+
+    def _dismiss(self, member: Member, presence: _Presence, within_s: float) -> list[MembershipEffect]:
+        """It cannot be refused. Its replica has another life when this one is gone, as after any other end."""
+        if presence.parts_by_s is None:
+            presence.parts_by_s = self._now_s + within_s / 2
+        if self.roster is None or presence.left is not None or presence.is_released:
+            return []
+        if not self._sits(member):
+            self._gone.add(member)
+            del self._present[member]
+            return [self._persist(), Kill(member=member, why="it was told to end")]
+        return self._admit(f"dismissed-{member}") + self._stop_in_time(self._now_s)
+
+    def _stop_in_time(self, now: float) -> list[MembershipEffect]:
+        """All who hold the state were told to end. Somebody may still come to whom they hand over; half of their time is
+        kept for a stop, which takes a boundary."""
+        seated = [member for member in self._seated() if member not in self._gone]
+        if self._stopping or self._ending or not seated or not all(map(self._is_dismissed, seated)):
+            return []
+        by_s = min(self._present[member].parts_by_s or now for member in seated)
+        return self._stop() if now > by_s or not self._may_come(seated) else []
+
+    def _there(self) -> frozenset[str]:
+        """The replicas that have a seat."""
+        return frozenset(member.replica for member in self.roster.members) if self.roster is not None else frozenset()
+
+    def _able(self, members: Iterable[Member]) -> frozenset[str]:
+        """Their replicas, but for those that were told to end."""
+        return frozenset(member.replica for member in members if not self._is_dismissed(member))
+
+    def _is_dismissed(self, member: Member) -> bool:
+        return (presence := self._present.get(member)) is not None and presence.parts_by_s is not None
 
     # Messages
 
@@ -217,15 +330,37 @@ class Membership:
                 return self._raise(now, message)
             case Beat():
                 return []
+            case Missed():
+                return [Send(member=member, message=Push(roster=self.roster))] if self.roster is not None else []
         if presence is None:
             return []  # evicted or dead meanwhile: what it says no longer counts
         match message:
             case Entered(version=version, step=step):
-                presence.entered = max(presence.entered, version)
+                self._enter(member, presence, version)
                 self._floor = max(self._floor, step)
                 return self._admit(f"entered-{member}")
+            case CaughtUp(step=at):
+                presence.has_caught_up = at is not None
+                return self._admit(f"caught-up-{member}")
+            case Overflowed(why=why):
+                presence.overflowed = why
+                if self._sits(member):
+                    # The others may have entered the roster that counts on it, by a record that it has dropped.
+                    return self._issue(f"overflowed-{member}", f"{member} cannot keep up: {why}")
+                return self._admit(f"overflowed-{member}")
+            case Released(version=version):
+                presence.is_released = True
+                if self._sits(member) and version < self.version and (self._base is None or version != self._base.version):
+                    return self._issue(f"released-{member}", f"{member} has handed over")
+                return []
+            case Dismissed(within_s=within_s):
+                return self._dismiss(member, presence, within_s)
+            case Timed(lane_s=lane_s, step=step):
+                self._speeds.hear(member.replica, lane_s, step)
+                return self._admit(f"timed-{member}")
             case Complain(version=version):
-                if version == self.version and self._complained_s is None:
+                is_current = version == self.version or (self._base is not None and version == self._base.version)
+                if is_current and self._complained_s is None:
                     self._complained_s = now
                 return []
             case StatelessFound(version=version, why=why):
@@ -237,8 +372,12 @@ class Membership:
                 presence.left = version
                 effects = self._end_begins()
                 self._await_others(now)
-                # A newer roster still counts on a member that has left: its groups can never form.
-                if version < self.version and self.roster is not None and self.roster.seat(member) is not None:
+                # A newer roster still counts on a member that has left: its groups can never form. The base of a planned one
+                # leaves together; those who do not are given a roster of their own in a moment.
+                others = () if self._base is None or version != self._base.version else self._base.members
+                is_together = any((p := self._present.get(m)) is not None and p.left is None for m in others)
+                is_counted_on = self.roster is not None and self.roster.seat(member) is not None
+                if version < self.version and is_counted_on and not is_together:
                     effects += self._issue(f"left-{member}", f"{member} has left")
                 return effects
         assert_never(message)
@@ -246,7 +385,7 @@ class Membership:
     def _join(self, now: float, join: Join) -> list[MembershipEffect]:
         member = join.member
         self._joined.add(member)
-        seat = self.roster.seat(member) if self.roster else None
+        seat = self._seat(member)
         # Evictions are not remembered across a restart, but who has seen a roster and has no seat was left out of one.
         was_left_out = self.roster is not None and seat is None and join.seen != NO_VERSION
         if member in self._gone or was_left_out or self._lives.get(member.replica) != member.incarnation:
@@ -262,15 +401,22 @@ class Membership:
         if member not in self._present:
             founder = seat.founder if seat else False
             self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
-        self._present[member].entered = max(self._present[member].entered, join.entered)
+        self._enter(member, self._present[member], join.entered)
+        self._present[member].told = NO_VERSION  # it may have been lost, or the answer to it
         effects: list[MembershipEffect] = []
         if self._stopping:
             effects.append(Send(member=member, message=Stop()))
         if seat is not None and self.roster is not None:
-            return [*effects, Send(member=member, message=Push(roster=self.roster)), *self._admit(f"join-{member}")]
+            pushed = [*self._listens([member]), Send(member=member, message=Push(roster=self.roster))]
+            return [*effects, *pushed, *self._admit(f"join-{member}")]
         if self._ending:
             return [*effects, Kill(member=member, why="the job is ending")]
         return effects + (self._admit(f"join-{member}") if self.roster else self._found(f"join-{member}"))
+
+    def _enter(self, member: Member, presence: _Presence, version: Version) -> None:
+        presence.entered = max(presence.entered, version)
+        if presence.entered == self.version:
+            self._awaited.discard(member)
 
     def _refuse(self, member: Member, difference: str) -> list[MembershipEffect]:
         why = f"{member.replica} cannot take part: {difference}"
@@ -280,11 +426,12 @@ class Membership:
         return effects + self._lose(member.replica, why)
 
     def _lose(self, replica: str, why: str) -> list[MembershipEffect]:
-        if replica in self._lost:
+        if replica in self.staff.lost:
             return []
-        self._lost.add(replica)
-        left = len(set(self._config.replicas) - self._lost)
-        return [Lost(replica=replica, why=why, left=left, needed=self._config.min_replicas)]
+        if len(self.staff.stays) <= self._config.min_replicas:
+            self.staff = self.staff.recalled()
+        self.staff = self.staff.losing(replica)
+        return [Lost(replica=replica, why=why, left=len(self.staff.runs), needed=self._config.min_replicas)]
 
     def _raise(self, now: float, raised: Raised) -> list[MembershipEffect]:
         is_joiner = self.roster is not None and self._is_joiner(raised.member)
@@ -301,7 +448,7 @@ class Membership:
         if self._ending:
             return []
         self._ending = True
-        seated = set(self.roster.members) if self.roster else set()
+        seated = set(self._seated())
         unseated = {Member(*life) for life in self._lives.items()} - seated - self._dead
         self._gone |= unseated
         return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(unseated))]
@@ -318,7 +465,7 @@ class Membership:
         if self.roster is None and member not in self._joined and (died.clean or died.never_joined):
             return self._end("failed", self._strange_end(died))
         presence = self._present.pop(member, None)
-        is_seated = self.roster is not None and self.roster.seat(member) is not None
+        is_seated = self._sits(member) and not (presence is not None and presence.is_released)
         # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
         has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
@@ -326,6 +473,8 @@ class Membership:
         if has_left and not died.clean and not was_given_up:
             self._failed_late.append(f"{member} {died.how} after its last step")
         effects: list[MembershipEffect] = []
+        if self._sits(member) and not is_seated and self._parted_s is None:
+            self._parted_s = died.now
         if has_left:
             effects += self._end_begins()
             self._await_others(died.now)
@@ -341,7 +490,9 @@ class Membership:
             return effects + self._finish()
         if has_left:
             return effects
-        return effects + self._restart(died)
+        effects += self._restart(died)
+        # It may have been the one that was to take a place.
+        return effects if self._over else effects + self._admit(f"died-{member}")
 
     def _blame(self, member: Member, place: Place | None, struck: bool = False) -> list[MembershipEffect]:
         """Was it the lane that it died in?"""
@@ -372,10 +523,13 @@ class Membership:
 
     def _restart(self, died: Died) -> list[MembershipEffect]:
         replica = died.member.replica
-        if self._lives.get(replica) != died.member.incarnation:
+        if self._lives.get(replica) != died.member.incarnation or replica in self.staff.retired:
             return []
+        if replica in self.staff.leaving or replica in self.staff.moving:
+            self.staff = self.staff.retiring(replica)
+            return [self._persist()]
         effects: list[MembershipEffect] = []
-        if replica not in self._lost:
+        if replica not in self.staff.lost:
             allowed = self._budget.spend(replica, died.now)
             if isinstance(allowed, Exhausted):
                 effects += self._lose(replica, allowed.why)
@@ -387,12 +541,12 @@ class Membership:
                 why = f"{died.member} {died.how}"
                 granted = Granted(member=member, restart=allowed, why=why)
                 return [self._persist(), granted, Start(member=member, delay_s=allowed.delay_s, why=why)]
-        left, needed = len(set(self._config.replicas) - self._lost), self._config.min_replicas
+        left, needed = len(self.staff.runs), self._config.min_replicas
         if not left:
             return effects + self._end("failed", "no replica is left that may be restarted")
         if left < needed:
-            gone = ", ".join(sorted(self._lost))
-            why = f"only {left} of {len(self._config.replicas)} replicas may still run ({gone} will not be restarted)"
+            gone = ", ".join(sorted(self.staff.lost))
+            why = f"only {left} of {left + len(self.staff.lost)} replicas may still run ({gone} will not be restarted)"
             return effects + self._end(
                 "failed", f"{why}, and the job needs {needed}: mend the cause, or lower --min-replicas"
             )
@@ -400,7 +554,7 @@ class Membership:
 
     def _hopeless(self) -> bool:
         """A script that raised before any state existed, with nobody else to show that it can run."""
-        return self.roster is None and len(self._config.replicas) == 1 and self._raises.first is not None
+        return self.roster is None and len(self.staff.names) == 1 and self._raises.first is not None
 
     def _expire(self, now: float) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
@@ -412,30 +566,41 @@ class Membership:
             return self._give_up()
         if self.roster is None:
             return effects
-        if now - self._opened_s > self._config.lease_s:
-            for member in self.roster.members:
-                if member in self._gone:
-                    continue
-                presence = self._present.get(member)
-                if presence is not None and presence.left is not None:
-                    continue
-                heard_s = presence.heard_s if presence else self._opened_s
-                if now - heard_s > self._config.lease_s and self._can_go_on_without(member, now):
-                    effects += self._evict(member, f"silent for {now - heard_s:.1f} s", f"evicted-{member}")
-                    if self._over:
-                        return effects
+        if now - self._opened_s > self._config.lease_s and now > self._lapse_s:
+            effects += self._evict_silent(now)
+            if self._over:
+                return effects
         if self._complained_s is not None and now - self._complained_s > self._config.grace_s:
             self._complained_s = None
             effects += self._issue("complaint", "a group broke, and every member lives")
+        if self._parted_s is not None and now - self._parted_s > self._config.grace_s:
+            effects += self._issue("parted", "not everybody has gone on without those who left")
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
+        effects += self._stop_in_time(now)
         if self._ending and not self._over:
             effects += self._finish()
         return effects
 
+    def _evict_silent(self, now: float) -> list[MembershipEffect]:
+        """Everybody who is silent, by one roster; nobody while no holder of the state is heard."""
+        silent: dict[Member, str] = {}
+        is_held, self._lapse_s = False, now + self._config.lease_s
+        for member in self._seated():
+            presence = self._present.get(member)
+            if member in self._gone or (presence is not None and (presence.left is not None or presence.is_released)):
+                continue
+            heard_s = presence.heard_s if presence else self._opened_s
+            self._lapse_s = min(self._lapse_s, heard_s + self._config.lease_s)
+            if now - heard_s > self._config.lease_s:
+                silent[member] = f"silent for {now - heard_s:.1f} s"
+            else:
+                is_held |= presence is not None and presence.holds_state
+        return self._evict(silent, f"evicted-{next(iter(silent))}") if silent and is_held else []
+
     def _may_come(self, members: Iterable[Member]) -> bool:
         """May another replica still join these?"""
-        return not self._ending and bool(set(self._config.replicas) - self._lost - {m.replica for m in members})
+        return not self._ending and bool(set(self.staff.stays) - {m.replica for m in members})
 
     def _hung(self, hung: Hung) -> list[MembershipEffect]:
         """The agent's judgement may be wrong. That costs a restart, never the state, and never a result."""
@@ -445,12 +610,12 @@ class Membership:
         if self._left_well or any(other.left is not None for other in self._present.values()):
             # Someone saw every row of the last boundary: the end is reached, and this one only keeps it from being told.
             return [Kill(member=member, why=why)]
-        if self.roster is None or self.roster.seat(member) is None:
+        if not self._sits(member):
             self._gone.add(member)
             self._present.pop(member, None)
             return [self._persist(), Kill(member=member, why=why)]
         if self._can_go_on_without(member, now):
-            effects = self._blame(member, hung.place) + self._evict(member, why, f"hung-{member}")
+            effects = self._blame(member, hung.place) + self._evict({member: why}, f"hung-{member}")
             return effects + (self._end_begins() if self._halt is not None and not self._over else [])
         if member in self._spared:
             return []
@@ -459,13 +624,11 @@ class Membership:
 
     def _can_go_on_without(self, member: Member, now: float) -> bool:
         """Is somebody else heard who is known to hold the state?"""
-        assert self.roster is not None
-        for other in self.roster.members:
+        for other in self._seated():
             presence = self._present.get(other)
-            if other == member or presence is None or presence.left is not None:
+            if other == member or presence is None or presence.left is not None or presence.is_released:
                 continue
-            holds_state = presence.founder or presence.entered != NO_VERSION
-            if holds_state and now - presence.heard_s <= self._config.lease_s:
+            if presence.holds_state and now - presence.heard_s <= self._config.lease_s:
                 return True
         return False
 
@@ -474,47 +637,152 @@ class Membership:
         if self._complained_s is None:
             self._complained_s = now
 
-    def _evict(self, member: Member, why: str, cause: str) -> list[MembershipEffect]:
-        self._gone.add(member)
-        self._present.pop(member, None)
-        made = self._issue(cause, f"{member} is evicted: {why}")
-        told: list[MembershipEffect] = []
-        if self.roster is not None and not self._over:
-            told = [Send(member=member, message=Push(roster=self.roster))]
-        return [*made, *told, Kill(member=member, why=why)]
+    def _evict(self, whys: dict[Member, str], cause: str) -> list[MembershipEffect]:
+        """These members, each for its reason, by one roster."""
+        for member in whys:
+            self._gone.add(member)
+            self._present.pop(member, None)
+        effects = self._issue(cause, "; ".join(f"{member} is evicted: {why}" for member, why in whys.items()))
+        for member, why in whys.items():
+            if self.roster is not None and not self._over:
+                effects.append(Send(member=member, message=Push(roster=self.roster)))
+            effects.append(Kill(member=member, why=why))
+        return effects
 
     # Rosters
 
     def _found(self, cause: str) -> list[MembershipEffect]:
         """The first roster, once everyone who can still come is there."""
-        if self.roster is not None:
+        if self.roster is not None or len(self._present) + len(self.staff.lost) < len(self.staff.places):
             return []
-        awaited = [replica for replica in self._config.replicas if replica not in self._lost]
-        if {member.replica for member in self._present} != set(awaited) or not awaited:
+        awaited = {replica for replica in self.staff.places if replica not in self.staff.lost}
+        founders = {member: presence for member, presence in self._present.items() if member.replica in awaited}
+        if {member.replica for member in founders} != awaited or not awaited:
             return []
-        for presence in self._present.values():
+        for presence in founders.values():
             presence.founder = True
-        return self._make(set(self._present), cause, "every replica is ready")
+        return self._make(set(founders), cause, "every replica is ready")
 
     def _admit(self, cause: str) -> list[MembershipEffect]:
-        """Seat the waiting joiners, once the current roster was entered by all its members."""
+        """Once the current roster was entered by all its members: what was wished and holds by now, and the next change."""
         roster = self.roster
-        if roster is None or self._ending:
+        if roster is None or self._ending or self._awaited:
             return []
-        waiting = {member for member in self._present if roster.seat(member) is None}
-        present = {member for member in roster.members if member in self._present}
-        entered = all(m in present and self._present[m].entered == roster.version for m in roster.members)
-        if not waiting or not entered:
-            return []
-        return self._make(present | waiting, cause, f"{', '.join(map(str, sorted(waiting)))} joined")
+        self._base = self._parted_s = None
+        return self._fulfil() + self._change(roster, cause)
+
+    def _fulfil(self) -> list[MembershipEffect]:
+        """Those who had to go are gone; wishes that hold, or never will, are over."""
+        there, before = self._there(), (self.staff, self._wishes)
+        kills: list[Kill] = []
+        for name in (*self.staff.leaving, *self.staff.moving):
+            if not self.staff.goes(name) or name in there:
+                continue
+            self.staff = self.staff.retiring(name)
+            member = Member(name, self._lives[name])
+            if member not in self._dead and self._is_joiner(member):
+                self._gone.add(member)
+                self._present.pop(member, None)
+                kills.append(Kill(member=member, why="it is not needed any more"))
+        told: list[WishTold] = []
+        for wish in self._wishes:
+            why = overtaken(wish, self.staff)
+            if why is not None:
+                told.append(WishTold(wish=wish, state="overtaken", why=why))
+            elif is_met(wish, self.staff, there):
+                told.append(WishTold(wish=wish, state="fulfilled"))
+        over = {each.wish for each in told}
+        self._wishes = tuple(wish for wish in self._wishes if wish not in over)
+        return [self._persist(), *kills, *told] if (self.staff, self._wishes) != before else []
+
+    def _change(self, roster: Roster, cause: str) -> list[MembershipEffect]:
+        """Seat those who can be, leave out those who go, deal lanes anew; have those listen who are needed."""
+        is_held_up = _is_held_up(roster)
+        waiting = self._waiting(roster)
+        able = self._able(roster.members)
+        needed = waiting if is_held_up else waiting[: self.staff.cast(able).wanted(able)]
+        urgent = [m for m in needed if is_held_up or self._present[m].overflowed]
+        if urgent:
+            # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
+            return self._make({*roster.members, *urgent}, cause, f"{_names(urgent)} joined, and the others wait for it")
+        if roster.waits and not self._waits(self.staff.cast(self._able(roster.members)).places, roster.members):
+            return self._make(set(roster.members), cause, "enough replicas are here")
+        if is_held_up and (dismissed := [m for m in roster.members if self._is_dismissed(m)]):
+            # It cannot hand over at a boundary, and nothing is under way.
+            last = all(self._is_dismissed(member) for member in roster.members)
+            return [] if last else self._evict({dismissed[0]: "it was told to end"}, cause)
+        if is_held_up or self._complained_s is not None:
+            return []  # no boundary of it passes: its successor comes first
+        # Nobody waits for a shadow that cannot keep up: it is parked until it is needed.
+        listening = [m for m in (waiting if self._config.shadow else needed) if not self._present[m].overflowed]
+        ready = [member for member in listening if self._present[member].has_caught_up]
+        if planned := self._plan(roster, ready, cause):
+            return planned
+        told: list[MembershipEffect] = []
+        for member in listening:
+            if self._present[member].told != roster.version:
+                self._present[member].told = roster.version
+                told.append(Send(member=member, message=Listen(roster=roster)))
+        return told
+
+    def _waiting(self, roster: Roster) -> list[Member]:
+        """Those without a seat that may have one: whoever is closest to it first."""
+
+        def rank(member: Member) -> tuple[bool, bool, bool, Member]:
+            presence = self._present[member]
+            is_placed = member.replica in self.staff.places
+            return not presence.has_caught_up, presence.told == NO_VERSION, not is_placed, member
+
+        waiting = [m for m, presence in self._present.items() if roster.seat(m) is None and not presence.is_released]
+        return sorted((member for member in waiting if member.replica in self.staff.stays), key=rank)
+
+    def _plan(self, roster: Roster, ready: list[Member], cause: str) -> list[MembershipEffect]:
+        """A roster that is entered at a boundary, if anything is to change."""
+        seated, least = set(roster.members), self._config.min_replicas
+        staff = self.staff.cast(self._able((*seated, *ready)))
+        dismissed = {member for member in seated if self._is_dismissed(member)}
+        going = {member for member in seated if staff.goes(member.replica)} | dismissed
+        staying = {member.replica for member in (seated - going) | set(ready)}
+        if len(staying & set(staff.places)) < least:
+            going = dismissed  # what was wished waits until enough are here
+        if not seated - going:
+            going = set()  # somebody who holds the state stays: those who come are seated first
+        if not (ready or going) and staff.places == self.staff.places:
+            why = self._reconsider(roster)
+            return self._make(seated, cause, why, base=roster) if why is not None else []
+        told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
+        return self._make((seated - going) | set(ready), cause, ", ".join(told) or "places have changed", base=roster)
+
+    def _reconsider(self, roster: Roster) -> str | None:
+        """Why its lanes should be dealt anew; None when they are well dealt, or stay at home."""
+        if self._config.on_loss == "shrink" or self._lanes is None or roster.suspects:
+            return None
+        working = {seat.member.replica: len(seat.lanes) for seat in roster.seats if not seat.spectates}
+        return self._speeds.reconsider(working, self._lanes)
+
+    def _seated(self) -> tuple[Member, ...]:
+        """Everybody whose word may count: of the newest roster, and of its base while not all have entered it."""
+        roster, base = self.roster, self._base
+        if roster is None or base is None:
+            return roster.members if roster is not None else ()
+        return tuple(sorted({*roster.members, *base.members}))
+
+    def _seat(self, member: Member) -> Seat | None:
+        for roster in (self.roster, self._base):
+            if roster is not None and (seat := roster.seat(member)) is not None:
+                return seat
+        return None
+
+    def _sits(self, member: Member) -> bool:
+        return self._seat(member) is not None
 
     def _issue(self, cause: str, why: str) -> list[MembershipEffect]:
         """A roster of those members of the current one that are left."""
         roster = self.roster
         if roster is None:
             return []
-        staying = {member for member in roster.members if member not in self._gone}
-        staying = {m for m in staying if (p := self._present.get(m)) is None or p.left is None}
+        staying = {member for member in self._seated() if member not in self._gone}
+        staying = {m for m in staying if (p := self._present.get(m)) is None or (p.left is None and not p.is_released)}
         if self._ending and staying and all(self._is_joiner(member) for member in staying):
             # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
             self._gone |= staying
@@ -531,34 +799,60 @@ class Membership:
     def _is_joiner(self, member: Member) -> bool:
         """Present or on its way, and it has never entered a roster."""
         presence = self._present.get(member)
-        return presence.entered == NO_VERSION if presence else self.roster is None or self.roster.seat(member) is None
+        return presence.entered == NO_VERSION if presence else not self._sits(member)
 
-    def _make(self, members: set[Member], cause: str, why: str) -> list[MembershipEffect]:
+    def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
+        """`base`: it is planned, and its members go on under that one until all of them are ready."""
         self._n += 1
-        self._complained_s = None
+        self._complained_s = self._parted_s = None
         version = Version(self._term, self._n)
-        old = self.roster
-        seats = {member: self._seat_of(member, old) for member in members}
+        self.staff = self.staff.cast(self._able(members))
+        staying = [member for member in self._seated() if member in members]  # in order: thousands need not be sorted again
+        seats = {member: self._seat_of(member) for member in (*staying, *sorted(members.difference(staying)))}
+        if base is not None:
+            for member in [member for member in seats if base.seat(member) is None]:
+                seats[member] = msgspec.structs.replace(seats[member], is_new=True)
+        self._base = base
         assert self._lanes is not None, "the first member to join says how many lanes there are"
         self._suspicion.forget(self._floor)
         roster = compose(version, seats, self._lanes, self._floor, cause)
         if self._config.on_loss == "shrink":
-            roster = at_home(roster, self._lanes, self._config.replicas)
+            roster = at_home(roster, self._lanes, self.staff.places)
         elif len(members) > 1 or self._may_come(members):
             roster = msgspec.structs.replace(roster, suspects=self._suspicion.suspects)
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
-        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt)
+        planned_from = base.version if base is not None else None
+        waits = self._waits(self.staff.places, members)
+        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from, waits=waits)
+        self._awaited = set(members)
+        self._lapse_s = 0.0  # whoever is seated now may have been silent for long
         push = Push(roster=self.roster)
-        told = [Send(member=member, message=push) for member in self.roster.members]
-        return [self._persist(), Made(roster=self.roster, why=why), *told]
+        told = self.roster.members if base is None else sorted({*members, *base.members})
+        pushes = [Send(member=member, message=push) for member in told]
+        return [self._persist(), Made(roster=self.roster, why=why, staff=self.staff), *self._listens(members), *pushes]
 
-    def _seat_of(self, member: Member, old: Roster | None) -> tuple[Endpoint, bool]:
+    def _waits(self, places: tuple[str, ...], members: Iterable[Member]) -> str:
+        """Why members with these places must not go on; empty when they may."""
+        working, needed = len({member.replica for member in members} & set(places)), self._config.min_replicas
+        if working >= needed or self._stopping or self._ending or self._halt is not None:
+            return ""
+        return f"{working} of the {needed} replicas that the job needs are here"
+
+    def _listens(self, members: Iterable[Member]) -> list[MembershipEffect]:
+        """Those among them that listen until they enter the planned roster: to its base, whomever they heard before."""
+        base = self._base
+        if base is None:
+            return []
+        listeners = sorted(member for member in members if base.seat(member) is None)
+        return [Send(member=member, message=Listen(roster=base)) for member in listeners]
+
+    def _seat_of(self, member: Member) -> Present:
         presence = self._present.get(member)
-        if presence is not None:
-            return presence.endpoint, presence.founder
-        seat = old.seat(member) if old else None
-        assert seat is not None, f"{member} is neither present nor seated"
-        return seat.endpoint, seat.founder
+        known = presence if presence is not None else self._seat(member)
+        assert known is not None, f"{member} is neither present nor seated"
+        spectates = member.replica not in self.staff.places
+        weight = self._speeds.weight(member.replica)
+        return Present(endpoint=known.endpoint, founder=known.founder, spectates=spectates, weight=weight)
 
     # The end
 
@@ -590,3 +884,12 @@ class Membership:
         self._over = True
         why = f"`regrow run` is gone, and no replica was heard for {self._config.lease_s:g} s"
         return [End(outcome="state-lost" if self.roster else "failed", why=why, first=self._raises.first)]
+
+
+def _is_held_up(roster: Roster) -> bool:
+    """Does it pass no boundary before somebody joins it?"""
+    return bool(roster.waits) or (len(roster.seats) == 1 and bool(roster.suspects))
+
+
+def _names(members: Iterable[Member]) -> str:
+    return ", ".join(map(str, sorted(members)))

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from regrow.core.budget import BudgetConfig
+from regrow.core.speeds import SpeedConfig
 
 
 class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +20,14 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a complaint may wait for the death that explains it before the same members re-form."""
     budget: BudgetConfig = BudgetConfig()
     min_replicas: int = 1
-    """The job ends once fewer replicas than this may still run; replicas that are only being restarted count."""
+    """The job waits while fewer replicas than this work, and ends once fewer may still run; a restarted one may."""
+    max_replicas: int | None = None
+    """No wish makes more work."""
+    spares: int = 0
+    """Replicas beyond those that work: joined, and parked until one of them is needed."""
+    shadow: bool = False
+    """Spares are seated, and stay in step: taking over is a matter of lanes alone."""
+    speeds: SpeedConfig = SpeedConfig()
     on_loss: Literal["redistribute", "shrink"] = "redistribute"
     """Whether the lanes of a lost replica go to the others, or are left out until it is back."""
     on_poison: Literal["stop", "skip"] = "stop"

@@ -8,7 +8,9 @@ from regrow.core.budget import Restart
 from regrow.core.lanes import Cell
 from regrow.core.messages import Raised, ToMember
 from regrow.core.roster import Halt, Member, Roster, Suspect
+from regrow.core.staff import Staff
 from regrow.core.suspicion import Poison
+from regrow.core.wishes import Wish
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,11 +28,18 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 
     term: int
     roster: Roster | None = None
+    base: Roster | None = None
+    """The roster that a planned one is entered from, until all have entered it."""
     lives: dict[str, int] = {}
     """The newest incarnation of each replica."""
     floor: int = 0
-    lost: tuple[str, ...] = ()
-    """Replicas that will not be restarted."""
+    staff: Staff | None = None
+    wishes: tuple[Wish, ...] = ()
+    """Granted, and not held yet."""
+    wished: int = 0
+    """How many were ever granted."""
+    weights: dict[str, int] = {}
+    """Of replicas that are not of normal speed."""
     lanes: int | None = None
     ending: bool = False
     """Some member has committed the last step."""
@@ -53,7 +62,7 @@ class Persist(msgspec.Struct, frozen=True, kw_only=True):
     saved: Saved
 
 
-class Send(msgspec.Struct, frozen=True, kw_only=True):
+class Send(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """To this member, if it is connected; a member that connects later is sent the newest roster."""
 
     member: Member
@@ -80,6 +89,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
     roster: Roster
     why: str
+    staff: Staff
 
 
 class Granted(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,4 +128,13 @@ class Poisoned(msgspec.Struct, frozen=True, kw_only=True):
     decision: Literal["stop", "skip"]
 
 
-MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | Spared | Poisoned | End
+class WishTold(msgspec.Struct, frozen=True, kw_only=True):
+    """What becomes of a wish: for the journal, for people, and for the operator who waits under this ticket."""
+
+    wish: Wish
+    state: Literal["granted", "refused", "fulfilled", "overtaken"]
+    why: str = ""
+    ticket: int | None = None
+
+
+MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | Spared | Poisoned | WishTold | End

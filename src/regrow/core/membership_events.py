@@ -5,6 +5,7 @@ import msgspec
 from regrow.core.messages import FromMember
 from regrow.core.progress import Place
 from regrow.core.roster import Member
+from regrow.core.wishes import Wish
 
 
 class Opened(msgspec.Struct, frozen=True, kw_only=True):
@@ -13,7 +14,7 @@ class Opened(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
-class Heard(msgspec.Struct, frozen=True, kw_only=True):
+class Heard(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member sent a message."""
 
     now: float
@@ -76,4 +77,13 @@ class StopRequested(msgspec.Struct, frozen=True, kw_only=True):
     now: float
 
 
-MembershipEvent = Opened | Heard | Died | Hung | Stalled | AgentGone | AgentCame | Ticked | StopRequested
+class WishCame(msgspec.Struct, frozen=True, kw_only=True):
+    """The operator wants other replicas."""
+
+    now: float
+    ticket: int
+    """Under which the answer is awaited."""
+    wish: Wish
+
+
+MembershipEvent = Opened | Heard | Died | Hung | Stalled | AgentGone | AgentCame | Ticked | StopRequested | WishCame

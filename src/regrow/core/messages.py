@@ -2,14 +2,17 @@
 
 import msgspec
 
+from regrow.core.change import Change
 from regrow.core.lanes import Cell
+from regrow.core.listener import Listener, Record
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
 from regrow.core.order import Plan
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
+from regrow.core.wishes import Wish
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
 
 
@@ -118,13 +121,72 @@ class Raised(_Message, frozen=True, kw_only=True):
     """When it raised for lack of memory."""
 
 
+class CaughtUp(_Message, frozen=True, kw_only=True):
+    """A listener holds the state that the members hold, and may be seated; with no step: it does no longer."""
+
+    member: Member
+    step: int | None
+
+
+class Overflowed(_Message, frozen=True, kw_only=True):
+    """A listener that cannot keep up with the members: they have to wait for it."""
+
+    member: Member
+    why: str
+
+
+class Released(_Message, frozen=True, kw_only=True):
+    """The members went on under a planned roster without this one: it has handed over, and exits."""
+
+    member: Member
+    version: Version
+    step: int
+
+
+class Dismissed(_Message, frozen=True, kw_only=True):
+    """Told to end by whoever runs its machine: it has this long to hand over."""
+
+    member: Member
+    within_s: float
+
+
+class Timed(_Message, frozen=True, kw_only=True):
+    """How long a lane takes here: told when it is known, when it has changed, and now and then."""
+
+    member: Member
+    lane_s: float
+    step: int
+
+
 class Beat(_Message, frozen=True, kw_only=True):
     """Still here."""
 
     member: Member
 
 
-FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised | Beat
+class Missed(_Message, frozen=True, kw_only=True):
+    """A change does not fit the roster that is held here: say the newest one whole."""
+
+    member: Member
+    why: str
+
+
+FromMember = (
+    Join
+    | Entered
+    | Complain
+    | StatelessFound
+    | Ending
+    | Left
+    | Raised
+    | CaughtUp
+    | Overflowed
+    | Released
+    | Dismissed
+    | Timed
+    | Beat
+    | Missed
+)
 
 
 # From the coordinator to a member
@@ -132,6 +194,12 @@ FromMember = Join | Entered | Complain | StatelessFound | Ending | Left | Raised
 
 class Push(_Message, frozen=True, kw_only=True):
     """The newest roster."""
+
+    roster: Roster
+
+
+class Listen(_Message, frozen=True, kw_only=True):
+    """Listen to the members of this roster: you will be seated once you have caught up with them."""
 
     roster: Roster
 
@@ -148,7 +216,13 @@ class Stop(_Message, frozen=True, kw_only=True):
     """Wish to stop at the next boundary."""
 
 
-ToMember = Push | Refuse | Stop
+ToMember = Push | Listen | Refuse | Stop
+
+
+class Amend(_Message, frozen=True, kw_only=True):
+    """A Push as it travels to whoever holds the roster that this is a change of."""
+
+    change: Change
 
 
 # From the agent to a coordinator elsewhere: every connection begins with Enlist, then all reports so far, in order
@@ -252,6 +326,27 @@ class Ended(_Message, frozen=True, kw_only=True):
 ToAgent = StartWorker | KillWorker | Notice | Ended | Refuse
 
 
+# From an operator to the coordinator, and back
+
+
+OPERATOR = "operator"
+"""The name under which an operator's command comes through the door."""
+
+
+class Request(_Message, frozen=True, kw_only=True):
+    """The operator wants other replicas."""
+
+    wish: Wish
+
+
+class Reply(_Message, frozen=True, kw_only=True):
+    """Granted, and durable; or refused. `number` is what the wish is called from here on."""
+
+    is_granted: bool
+    why: str
+    number: int
+
+
 # Between members
 
 
@@ -282,13 +377,66 @@ class Offer(_Message, frozen=True, kw_only=True):
     """JSON of the tracked state with tensors replaced by their index."""
     sizes: tuple[int, ...]
     digest: str
+    """Empty in a donor's answer to a Want: Digests follow."""
+
+
+class Attend(_Message, frozen=True, kw_only=True):
+    """A joiner asks to be fed on this connection."""
+
+    listener: Listener
+
+
+class Begin(_Message, frozen=True, kw_only=True):
+    """A snapshot of this step was taken for the listener: every record from it on follows."""
+
+    step: int
+
+
+class Part(_Message, frozen=True, kw_only=True):
+    """One part of a committed record. So many raw bytes follow, which belong at this place of the gradient."""
+
+    record: Record
+    total_bytes: int
+    """Of the whole gradient."""
+    start: int
+    size_bytes: int
+    tail: bytes = b""
+    """What is no bytes of the gradient: of the first part alone."""
 
 
 class Thanks(_Message, frozen=True, kw_only=True):
     """The state arrived whole."""
 
 
-Between = Meet | Ask | Offer | Thanks
+class Want(_Message, frozen=True, kw_only=True):
+    """A joiner wants the snapshot that this donor holds under this key, or will. Nothing else goes over this connection: an
+    Offer, then Digests and Pieces one way and Needs the other."""
+
+    member: Member
+    key: str
+    step: int
+
+
+class Digests(_Message, frozen=True, kw_only=True):
+    """Of the pieces from this one on, as the donor holds them, one after the other."""
+
+    start: int
+    digests: bytes
+
+
+class Need(_Message, frozen=True, kw_only=True):
+    """Send these pieces, in this order, after those you were asked for before."""
+
+    pieces: tuple[int, ...]
+
+
+class Piece(_Message, frozen=True, kw_only=True):
+    """Its raw bytes follow."""
+
+    number: int
+
+
+Between = Meet | Ask | Offer | Thanks | Attend | Begin | Part | Want | Digests | Need | Piece
 
 
 # The door: before anything else, both sides prove that they know the job's token
@@ -316,4 +464,4 @@ class Denied(_Message, frozen=True, kw_only=True):
 
 Door = Challenge | Hello | Welcome | Denied
 
-Message = FromMember | ToMember | FromAgent | ToAgent | Between | Door
+Message = FromMember | ToMember | Amend | FromAgent | ToAgent | Request | Reply | Between | Door

@@ -8,6 +8,7 @@ import msgspec
 
 from regrow.core.errands import Errand
 from regrow.core.lanes import Cell, Node
+from regrow.core.listener import Listener
 from regrow.core.memory import Memory
 from regrow.core.progress import Place
 from regrow.core.roster import Halt, Member, Suspect, Version
@@ -24,10 +25,11 @@ class JobOpened(_Fact, frozen=True, kw_only=True):
     command: tuple[str, ...]
 
 
-class SeatTaken(msgspec.Struct, frozen=True, kw_only=True):
+class SeatTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     member: Member
     founder: bool
     lanes: tuple[int, ...]
+    spectates: bool = False
 
 
 class RosterMade(_Fact, frozen=True, kw_only=True):
@@ -40,8 +42,14 @@ class RosterMade(_Fact, frozen=True, kw_only=True):
     suspects: tuple[Suspect, ...] = ()
     halt: Halt | None = None
     shrinks: bool = False
+    base: Version | None = None
+    waits: str = ""
     steps: int | None = None
     """Of the whole job; None when no member has said so yet."""
+    places: tuple[str, ...] = ()
+    """The replicas that are to work, there or not."""
+    target: int = 0
+    """How many are to."""
 
 
 class WorkerStarted(_Fact, frozen=True, kw_only=True):
@@ -108,6 +116,13 @@ class WorkerSpared(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class WorkerDismissed(_Fact, frozen=True, kw_only=True):
+    """It was told to end (SIGTERM), and hands over if it can within this time."""
+
+    member: Member
+    within_s: float
+
+
 class ReplicaLost(_Fact, frozen=True, kw_only=True):
     """It will not be restarted. The job goes on while `left` is at least `needed`."""
 
@@ -124,6 +139,16 @@ class LanePoisoned(_Fact, frozen=True, kw_only=True):
     replicas: tuple[str, ...]
     samples: tuple[int, ...]
     decision: str
+
+
+class WishNoted(_Fact, frozen=True, kw_only=True):
+    """The operator's wish, and what became of it: granted, refused, fulfilled or overtaken."""
+
+    number: int
+    """0 when it was refused."""
+    wish: str
+    state: str
+    why: str = ""
 
 
 class RosterReceived(_Fact, frozen=True, kw_only=True):
@@ -188,6 +213,45 @@ class StateServed(_Fact, frozen=True, kw_only=True):
     joiners: tuple[Member, ...]
 
 
+class ListenerAttached(_Fact, frozen=True, kw_only=True):
+    """A joiner has a line to this member, and wants to be fed."""
+
+    listener: Listener
+
+
+class ListenerFed(_Fact, frozen=True, kw_only=True):
+    """A snapshot of this step was taken for it, and every record from there on is sent."""
+
+    listener: Listener
+    step: int
+
+
+class ListenFailed(_Fact, frozen=True, kw_only=True):
+    """A try of this joiner to listen is over; it tries again, or is seated as it is."""
+
+    listener: Listener
+    why: str
+
+
+class SnapshotLoaded(_Fact, frozen=True, kw_only=True):
+    """What a joiner holds from here on: the state of this step, as these members had it."""
+
+    listener: Listener
+    step: int
+    donors: tuple[Member, ...]
+    size_bytes: int
+    digest: str
+    blamed: tuple[Member, ...] = ()
+    """Donors whose state, or whose bytes, were not those of the others."""
+
+
+class Audited(_Fact, frozen=True, kw_only=True):
+    """A joiner has come to the same gradient of this lane as the member that computed it."""
+
+    step: int
+    lane: int
+
+
 class Departed(_Fact, frozen=True, kw_only=True):
     """Takes no further part. `digest` is that of the tracked state, when the job ended as planned."""
 
@@ -235,8 +299,10 @@ Fact = (
     | RestartPlanned
     | WorkerHung
     | WorkerSpared
+    | WorkerDismissed
     | ReplicaLost
     | LanePoisoned
+    | WishNoted
     | RosterReceived
     | GroupsAborted
     | GroupsFormed
@@ -246,6 +312,11 @@ Fact = (
     | Committed
     | StateFetched
     | StateServed
+    | ListenerAttached
+    | ListenerFed
+    | ListenFailed
+    | SnapshotLoaded
+    | Audited
     | Departed
     | DataWorkerReplaced
     | Refused

@@ -7,6 +7,9 @@ every state-holding member holds the complete result of the newest attempt at t.
 "ok", so all who were members of that attempt hold its result: committing never rests on the passer surviving, nor on
 determinism. Members that hold state but were not in the newest attempt do not exist: one roster without you ends you.
 
+Except for those that leave as planned. One that has stated its last row does not know whether the others have gone on
+without it, so it testifies only beside one of them; and once they have committed a step without it, it has left.
+
 Otherwise the step is redone, and only what is missing is computed: subtrees that are held stay with one named holder.
 """
 
@@ -40,6 +43,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
     """Who reports that attempt, if its boundary is passed."""
     held: tuple[Node, ...] = ()
     """Subtrees of `step` whose sum this member holds."""
+    handed: tuple[Member, ...] = ()
+    """Those who have gone on without this member, or may have: the members of a planned roster that has no seat for it."""
     last: int
     """The job ends before this step."""
     manifest: Manifest = ()
@@ -69,6 +74,10 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     late: Member | None
     """Reports the step that this resolution itself commits, if it commits one."""
     why: str
+    is_planned: bool = False
+    """Entered by the verdict of a boundary, without a table."""
+    left: tuple[Member, ...] = ()
+    """The others have gone on without them, as planned."""
 
     def share(self, member: Member) -> Share:
         return next(share for share in self.shares if share.member == member)
@@ -90,15 +99,18 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
     """Statements in the order of the roster's seats."""
     if tuple(s.member for s in table) != roster.members:
         raise Invariant(f"the table {[str(s.member) for s in table]} is not roster {roster.version}")
-    holders = [s for s in table if s.holds_state]
+    holders = [s for s in table if s.holds_state and not _is_mute(s, roster)]
     if not holders:
         return Stateless(why=f"none of {', '.join(map(str, roster.members))} holds the job's state")
+    top = max(s.step for s in holders)
+    left = tuple(s.member for s in table if s.holds_state and (_is_mute(s, roster) or _is_passed(s, top)))
+    holders = [s for s in holders if s.member not in left]
     step, why = _step_in_doubt(holders)
     if step < roster.floor:
         return Stateless(why=f"step {roster.floor} was reached before, the members of this roster only hold step {step}")
     if step == 0 and (difference := _difference(holders)) is not None:
         return Divided(why=difference)
-    shares = _shares(roster, lanes, step, holders)
+    shares = _shares(roster, lanes, step, holders, [s.member for s in holders])
     current = [s.member for s in holders if s.step == step] or [s.member for s in holders]
     joiners = [s.member for s in table if not s.holds_state]
     return Resolution(
@@ -110,6 +122,32 @@ def resolve(roster: Roster, lanes: int, table: Sequence[Statement]) -> Resolutio
         reporter=holders[0].member,
         late=_late_reporter(holders, step),
         why=why,
+        left=left,
+    )
+
+
+def _is_mute(statement: Statement, roster: Roster) -> bool:
+    """Has it handed over, and is nobody here who could say whether they went on?"""
+    return bool(statement.handed) and not any(roster.seat(member) is not None for member in statement.handed)
+
+
+def _is_passed(statement: Statement, top: int) -> bool:
+    """Have those it handed over to committed a step that it took no part in?"""
+    return bool(statement.handed) and (statement.step < top - 1 or (statement.step < top and not statement.complete))
+
+
+def begin(roster: Roster, lanes: int, step: int, last: int) -> Resolution:
+    """What the verdict that enters a planned roster stands for: all hold the state of this step, and nothing of it yet."""
+    return Resolution(
+        version=roster.version,
+        step=step,
+        last=last,
+        shares=_shares(roster, lanes, step, [], roster.members),
+        donors={},
+        reporter=roster.members[0],
+        late=None,
+        why=f"entered together, from {roster.base}",
+        is_planned=True,
     )
 
 
@@ -150,11 +188,12 @@ def _difference(holders: list[Statement]) -> str | None:
     return None
 
 
-def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> tuple[Share, ...]:
+def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement], able: Sequence[Member]) -> tuple[Share, ...]:
     """Held subtrees stay with one holder each, larger first; the missing lanes are dealt, but for those left out.
 
     A step of which nothing is held starts under this roster, so the roster's own lanes hold for it. Otherwise the missing
-    lanes go to those who hold state: the others are still being healed.
+    lanes go to those who hold state and are `able`: the others are still being healed. Spectators compute only what is lost
+    while nobody else can.
     """
     skipped = roster.skipped(step)
     keep: dict[Member, list[Node]] = {member: [] for member in roster.members}
@@ -165,7 +204,7 @@ def _shares(roster: Roster, lanes: int, step: int, holders: list[Statement]) -> 
             taken.update(node.lanes)
             keep[member].append(node)
     seated = {seat.member: [lane for lane in seat.lanes if lane not in skipped] for seat in roster.seats}
-    able = [s.member for s in holders]
+    able = [member for member in able if not roster.seats[roster.index(member)].spectates] or list(able)
     if roster.shrinks:
         # Nobody computes another's lanes; who is still being healed has none in a step that is under way.
         dealt = {member: [lane for lane in own if lane not in taken] for member, own in seated.items()}

@@ -2,15 +2,21 @@
 
 Only the coordinator makes rosters. A version is (term, n) and only ever grows: the term rises with each start of a
 coordinator, n with each roster of that term.
+
+What there is one of for each member is nothing for the garbage collector (gc=False): it holds no cycles, and looking through
+thousands of them takes longer than everything else.
 """
+
+from collections.abc import Iterable
+from functools import cached_property
 
 import msgspec
 
 from regrow.core.errors import Invariant
-from regrow.core.lanes import Cell, deal
+from regrow.core.lanes import Cell, deal, deal_by_weight
 
 
-class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Version(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Names a roster, and with it an attempt at a step."""
 
     term: int
@@ -23,7 +29,7 @@ class Version(msgspec.Struct, frozen=True, order=True, array_like=True):
 NO_VERSION = Version(0, 0)
 
 
-class Member(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Member(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One life of one replica. A restarted replica is a new member."""
 
     replica: str
@@ -33,7 +39,7 @@ class Member(msgspec.Struct, frozen=True, order=True, array_like=True):
         return f"{self.replica}.{self.incarnation}"
 
 
-class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """Where a process listens."""
 
     host: str
@@ -43,7 +49,7 @@ class Endpoint(msgspec.Struct, frozen=True, order=True, array_like=True):
         return f"{self.host}:{self.port}"
 
 
-class Seat(msgspec.Struct, frozen=True, kw_only=True):
+class Seat(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member's place in a roster."""
 
     member: Member
@@ -51,6 +57,12 @@ class Seat(msgspec.Struct, frozen=True, kw_only=True):
     founder: bool
     """True when this member's own initial state is the job's state at step 0."""
     lanes: tuple[int, ...]
+    spectates: bool = False
+    """It has no place among those who compute, and stays in step with them."""
+    is_new: bool = False
+    """Of a planned roster: it has no seat in the base, and forms this one once it can enter it."""
+    weight: int = 1
+    """How many lanes it computes while one of weight 1 computes one."""
 
 
 class Suspect(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +86,8 @@ class Halt(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Roster(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes part from now on."""
+class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
+    """Who takes part from now on. It never changes, so what is looked up in it is found once."""
 
     version: Version
     seats: tuple[Seat, ...]
@@ -91,19 +103,29 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
     """The job ends before its time."""
     shrinks: bool = False
     """Lanes that nobody sits at are left out, not dealt to others."""
+    base: Version | None = None
+    """Planned: the members of that roster form this one beside it, and enter it together by the verdict of a boundary. None:
+    entered at once, from whatever was before, by a resolve."""
+    waits: str = ""
+    """Why its members compute nothing until a newer roster comes; empty when they do."""
 
-    @property
+    @cached_property
     def members(self) -> tuple[Member, ...]:
         return tuple(seat.member for seat in self.seats)
 
+    @cached_property
+    def _places(self) -> dict[Member, int]:
+        return {seat.member: index for index, seat in enumerate(self.seats)}
+
     def seat(self, member: Member) -> Seat | None:
-        return next((seat for seat in self.seats if seat.member == member), None)
+        index = self._places.get(member)
+        return None if index is None else self.seats[index]
 
     def index(self, member: Member) -> int:
-        for index, seat in enumerate(self.seats):
-            if seat.member == member:
-                return index
-        raise Invariant(f"{member} has no seat in roster {self.version}")
+        index = self._places.get(member)
+        if index is None:
+            raise Invariant(f"{member} has no seat in roster {self.version}")
+        return index
 
     def skipped(self, step: int) -> frozenset[int]:
         return frozenset(cell.lane for cell in self.skips if cell.step == step)
@@ -113,18 +135,52 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True):
         return {suspect.cell.lane: suspect.replicas for suspect in self.suspects if suspect.cell.step == step}
 
 
-def compose(version: Version, present: dict[Member, tuple[Endpoint, bool]], lanes: int, floor: int, cause: str) -> Roster:
-    """The roster of these members: sorted, so that every path to the same set gives the same seats and lanes."""
+class Present(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a roster has to know of a member."""
+
+    endpoint: Endpoint
+    founder: bool
+    spectates: bool = False
+    is_new: bool = False
+    weight: int = 1
+    """How many lanes it computes while one of weight 1 computes one."""
+
+
+def compose(version: Version, present: dict[Member, Present], lanes: int, floor: int, cause: str) -> Roster:
+    """The roster of these members: sorted, so that every path to the same set gives the same seats and lanes.
+
+    Spectators get no lanes, unless there is nobody else.
+    """
     members = sorted(present)
-    seats = tuple(
-        Seat(member=member, endpoint=present[member][0], founder=present[member][1], lanes=tuple(dealt))
-        for member, dealt in zip(members, deal(lanes, len(members)), strict=True)
+    is_idle = all(present[member].spectates for member in members)
+    seats = (
+        Seat(
+            member=member,
+            endpoint=present[member].endpoint,
+            founder=present[member].founder,
+            lanes=(),
+            spectates=present[member].spectates and not is_idle,
+            is_new=present[member].is_new,
+            weight=present[member].weight,
+        )
+        for member in members
     )
-    return Roster(version=version, seats=seats, floor=floor, cause=cause)
+    return Roster(version=version, seats=dealt(seats, lanes), floor=floor, cause=cause)
 
 
-def at_home(roster: Roster, lanes: int, replicas: tuple[str, ...]) -> Roster:
-    """The same members, each with the lanes that are its own while every replica is there; nobody takes over another's."""
-    homes = dict(zip(replicas, deal(lanes, len(replicas)), strict=True))
-    seats = tuple(msgspec.structs.replace(seat, lanes=tuple(homes[seat.member.replica])) for seat in roster.seats)
+def dealt(seats: Iterable[Seat], lanes: int) -> tuple[Seat, ...]:
+    """The same seats with so many lanes dealt among those that do not spectate."""
+    taken = tuple(seats)
+    shares = iter(deal_by_weight(lanes, [seat.weight for seat in taken if not seat.spectates]))
+    return tuple(_with_lanes(seat, () if seat.spectates else tuple(next(shares))) for seat in taken)
+
+
+def _with_lanes(seat: Seat, lanes: tuple[int, ...]) -> Seat:
+    return seat if seat.lanes == lanes else msgspec.structs.replace(seat, lanes=lanes)
+
+
+def at_home(roster: Roster, lanes: int, places: tuple[str, ...]) -> Roster:
+    """The same members, each with the lanes that are its own while every place is taken; nobody takes over another's."""
+    homes = dict(zip(places, deal(lanes, len(places)), strict=True))
+    seats = tuple(msgspec.structs.replace(seat, lanes=tuple(homes.get(seat.member.replica, ()))) for seat in roster.seats)
     return msgspec.structs.replace(roster, seats=seats, shrinks=True)

@@ -26,8 +26,12 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int | None
     """The --lanes flag; None leaves it to the script."""
     audit_every: int = 100
-    bucket_bytes: int = 8 << 20
     """All of the state is compared every so many steps; 0: nothing ever is."""
+    bucket_bytes: int = 8 << 20
+    join_queue_bytes: int = 1 << 30
+    """So many bytes of records may wait for a joiner, at either end of a line."""
+    grace_s: float = 30.0
+    """When it is told to end, it has this long to hand over."""
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
     stamp_fd: int | None = None
@@ -44,6 +48,8 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "LANES": "" if self.lanes is None else str(self.lanes),
             _PREFIX + "AUDIT_EVERY": str(self.audit_every),
             _PREFIX + "BUCKET_BYTES": str(self.bucket_bytes),
+            _PREFIX + "JOIN_QUEUE_BYTES": str(self.join_queue_bytes),
+            _PREFIX + "GRACE_S": str(self.grace_s),
             _PREFIX + "FAULTS": self.faults,
         }
 
@@ -64,6 +70,8 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 lanes=int(lanes) if lanes else None,
                 audit_every=int(environ[_PREFIX + "AUDIT_EVERY"]),
                 bucket_bytes=int(environ[_PREFIX + "BUCKET_BYTES"]),
+                join_queue_bytes=int(environ[_PREFIX + "JOIN_QUEUE_BYTES"]),
+                grace_s=float(environ[_PREFIX + "GRACE_S"]),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,
             )

@@ -23,11 +23,13 @@ from regrow.core.membership_effects import (
     Send,
     Spared,
     Start,
+    WishTold,
 )
-from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked
+from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked, WishCame
 from regrow.core.messages import Beat, FromMember
 from regrow.core.open_orders import OpenOrders
-from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned
+from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned, WishNoted
+from regrow.core.wishes import Wish
 
 if TYPE_CHECKING:
     from regrow.sim.world import World
@@ -75,6 +77,10 @@ class Coordinator:
     def hear(self, message: FromMember) -> None:
         self.take(Heard(now=self._world.timeline.now, message=message))
 
+    def wish(self, wish: Wish) -> None:
+        """The operator's: nobody hears it while the coordinator is down."""
+        self.take(WishCame(now=self._world.timeline.now, ticket=0, wish=wish))
+
     def agent_came(self) -> None:
         self.take(AgentCame(now=self._world.timeline.now))
         for order in self._orders.open():
@@ -116,9 +122,9 @@ class Coordinator:
                 self._saved = saved
                 world.referee.is_stop_durable |= saved.stopping
                 if saved.roster is not None:
-                    world.referee.made(saved.roster, "made durable")
-            case Made(roster=roster, why=why):
-                world.referee.made(roster, why)
+                    world.referee.made(saved.roster, "made durable", saved.staff)
+            case Made(roster=roster, why=why, staff=staff):
+                world.referee.made(roster, why, staff)
             case Send(member=member, message=message):
                 process = world.agent.processes.get(member)
                 if process is not None and process.alive:
@@ -136,6 +142,9 @@ class Coordinator:
                 world.referee.fact("coordinator", ReplicaLost(replica=replica, why=why, left=left, needed=needed))
             case Spared():
                 pass
+            case WishTold(wish=wish, state=state, why=why):
+                world.referee.wished(effect)
+                world.referee.fact("coordinator", WishNoted(number=wish.number, wish=str(wish), state=state, why=why))
             case End(outcome=outcome, why=why):
                 self.ended = effect
                 world.referee.fact("coordinator", JobEnded(outcome=outcome, why=why))

@@ -9,6 +9,7 @@ import msgspec
 
 from regrow.core.attendance import Task
 from regrow.core.events import StopAsked
+from regrow.core.wishes import Wish
 from regrow.sim.chance import Chance
 from regrow.sim.process import Process
 
@@ -28,6 +29,7 @@ _KINDS = {
     "cut-off": 12,
     "split": 8,
     "reset": 8,
+    "cut-feed": 6,
     "raise": 5,
     "raise-for-good": 1,
     "stop": 3,
@@ -36,9 +38,27 @@ _KINDS = {
 }
 _POINTS = (
     *("Formed", "Exchanged", "Adopt", "Fetch", "Fetched", "Serve", "Served", "Compute", "LaneDone", "Reduce", "Reduced"),
-    *("Bound", "Bounded", "Commit", "StepEntered", "Tell", "Form", "Abort", "Exchange", "Broken", "Leave", "RosterPushed"),
+    *(
+        "Bound",
+        "Bounded",
+        "Commit",
+        "StepEntered",
+        "Tell",
+        "Hear",
+        "Snap",
+        "Load",
+        "Loaded",
+        "Recorded",
+        "Form",
+        "Abort",
+        "Exchange",
+        "Broken",
+        "Leave",
+        "RosterPushed",
+    ),
 )
 _COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
+_WISHES = ("scale", "scale", "leave", "migrate", "dismiss")
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
 
 
@@ -62,6 +82,17 @@ def _fault(chance: Chance) -> Fault:
     on_coordinator = chance.happens(0.7 if kind.startswith("crash") else 0.1)
     point = chance.one_of(_COORDINATOR_POINTS if on_coordinator else _POINTS)
     return Fault(kind=kind, point=point, nth=1 + int(chance.draw() ** 2 * 30), at_self=chance.happens(0.6))
+
+
+def wishes(chance: Chance, most: int) -> tuple[Fault, ...]:
+    """What the operator asks for, at any event; now and then the coordinator crashes in the middle of it."""
+    asked = [
+        Fault(kind=chance.one_of(_WISHES), point="", nth=40 + int(chance.draw() * 400), at_self=False)
+        for _ in range(chance.whole(1, most))
+    ]
+    if chance.happens(0.3):
+        asked.append(Fault(kind="crash-coordinator", point="WishTold", nth=chance.whole(1, 2), at_self=False))
+    return tuple(asked)
 
 
 class Faults:
@@ -118,6 +149,11 @@ class Faults:
             case "stop":
                 world.referee.stops += 1
                 world.agent.stop()
+            case "scale":
+                world.coordinator.wish(Wish(kind="scale", replicas=chance.whole(0, 7)))
+            case "leave" | "migrate":
+                replicas = sorted({member.replica for member in world.agent.processes}) or ["r0"]
+                world.coordinator.wish(Wish(kind=fault.kind, replica=chance.one_of(replicas)))
             case _ if process is not None:
                 self._hit(fault.kind, process, living, span_s)
 
@@ -147,10 +183,17 @@ class Faults:
                 if other is not process:
                     world.groups.split(process, other)
                     world.timeline.after(span_s, None, world.groups.heal, process, other)
+            case "dismiss":
+                process.dismiss(span_s)
+                if chance.happens(0.2):
+                    for other in living:  # the whole machine
+                        other.dismiss(span_s)
             case "corrupt":
                 process.is_faulty = True
             case "reset":
                 world.groups.reset(process)
+            case "cut-feed":
+                world.feeds.cut()
             case "raise":
                 process.raise_error("step", chance.one_of(("train.py:1", "train.py:2", "train.py:3")))
             case "raise-for-good":

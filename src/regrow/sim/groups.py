@@ -256,6 +256,9 @@ class Groups:
     def heal(self, one: "Process", other: "Process") -> None:
         self._blocked.discard(frozenset((one.member, other.member)))
 
+    def are_split(self, one: Member, other: Member) -> bool:
+        return frozenset((one, other)) in self._blocked
+
     def _time_out(self, process: "Process") -> None:
         if process.slot is not None and process.groups and process.member in self._groups[process.slot.version].closed:
             self.break_in(process.slot, self._chance.between(0.05, 5.0))

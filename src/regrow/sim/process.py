@@ -18,18 +18,31 @@ from regrow.core.effects import (
     Exchange,
     Fetch,
     Form,
+    Hear,
+    Hush,
     Leave,
+    Load,
     Merge,
     Reduce,
     Serve,
+    Snap,
     Tell,
 )
 from regrow.core.errors import Invariant
-from regrow.core.events import Event, LaneDone, RosterPushed, StepEntered, StopAsked
+from regrow.core.events import DismissalCame, Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
 from regrow.core.lanes import Cell, Node, children, leaf
-from regrow.core.messages import Push, Raised, Refuse, Stop, ToMember
-from regrow.core.records import Committed, Departed, LaneComputed, RosterAdopted, RosterReceived, StateFetched
+from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, Timed, ToMember
+from regrow.core.records import (
+    Committed,
+    Departed,
+    LaneComputed,
+    RosterAdopted,
+    RosterReceived,
+    SnapshotLoaded,
+    StateFetched,
+)
 from regrow.core.roster import Member, Version
+from regrow.core.speeds import Gauge
 from regrow.sim import mathematics
 from regrow.sim.groups import Group
 from regrow.sim.slot import Slot
@@ -68,6 +81,10 @@ class Process:
         """Members that held state in the newest resolve table it saw."""
         self.is_faulty = False
         """Its memory will flip a bit of the next result."""
+        self.gauge = Gauge(least=2)
+        self.worked_s: list[float] = []
+        """How long the lanes of this step took."""
+        self.is_dismissed = False
         self.parted: str | None = None
         """How it left: "well", or the fault."""
 
@@ -87,12 +104,26 @@ class Process:
         self.exited_clean = clean
         self.wire.cut()
         self.world.groups.leave(self)
+        self.world.feeds.leave(self)
         self.world.agent.reap(self, how, clean, struck)
 
     def hang(self, span_s: float) -> None:
         if self.alive and not self.hung:
             self.hung = True
             self.world.timeline.after(span_s, None, self._resume)
+
+    def dismiss(self, within_s: float) -> None:
+        """SIGTERM: it hands over, or ends when its time is up."""
+        if self.alive and self.parted is None:
+            self.is_dismissed = True
+            self.world.referee.stops += 1  # when nobody else holds the state
+            self.feed(DismissalCame(within_s=within_s))
+            self.world.timeline.after(within_s, None, self._time_out)
+
+    def _time_out(self) -> None:
+        if self.alive:
+            self.world.referee.late_kills += self.attendance.task is Task.GONE
+            self.die("killed by signal 15")
 
     def _resume(self) -> None:
         if not self.alive:
@@ -114,8 +145,11 @@ class Process:
             case Push(roster=roster):
                 is_news = roster.version > self.attendance.seen
                 self.feed(RosterPushed(roster=roster))
-                if is_news and roster.seat(self.member) is None and self.attendance.task is not Task.GONE:
+                goes_on = roster.base is None and self.attendance.task is not Task.GONE
+                if is_news and roster.seat(self.member) is None and goes_on:
                     self.world.referee.fail("fenced", f"{self.name} goes on, though {roster.version} has no seat for it")
+            case Listen(roster=roster):
+                self.feed(ListenTold(roster=roster))
             case Stop():
                 self.feed(StopAsked())
             case Refuse(why=why):
@@ -161,6 +195,16 @@ class Process:
                 world.groups.form(self, roster)
             case Tell(message=message):
                 self.wire.send(message)
+            case Hear():
+                world.feeds.hear(self, effect)
+            case Hush():
+                world.feeds.hush(self)
+            case Snap(step=step, feeds=feeds):
+                world.referee.state(self, step)
+                world.feeds.snap(self, step, feeds)
+            case Load():
+                self._ask(effect)
+                world.feeds.load(self, effect)
             case Exchange() | Reduce() | Bound():
                 self._ask(effect)
                 world.groups.arrive(self, effect)
@@ -175,8 +219,10 @@ class Process:
                 self._ask(effect)
                 world.referee.state(self, step)
                 self.lane = Cell(step, lane)
-                world.referee.computes(self, self.lane)
-                world.timeline.after(world.chance.work_s(), self, self._computed, step, lane)
+                world.referee.computes(self, effect)
+                took_s = world.chance.work_s() * (4.0 if self.member.replica == world.plan.slow else 1.0)
+                self.worked_s.append(took_s)
+                world.timeline.after(took_s, self, self._computed, effect)
             case Merge(parent=parent):
                 left, right = children(parent)
                 self.partials[parent] = mathematics.added(self.partials.pop(left), self.partials.pop(right))
@@ -193,7 +239,8 @@ class Process:
             self.world.referee.fail("one-task", f"{self.name} is asked for {effect}, but is still in {self.task}")
         self.task = type(effect).__name__
 
-    def _computed(self, step: int, lane: int) -> None:
+    def _computed(self, effect: Compute) -> None:
+        step, lane = effect.step, effect.lane
         if self.task == "raised":
             return
         if self.lane == self.world.plan.poison:
@@ -202,11 +249,14 @@ class Process:
         self.lane = None
         if self.state is None:
             self.world.referee.fail("held", f"{self.name} computes a lane without a state")
-        start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
-        computed = LaneComputed(step=step, lane=lane, start=start, stop=start + _LANE_SAMPLES)
-        self.world.referee.fact(self.name, computed)
-        self.partials[leaf(lane)] = mathematics.lane_gradient(step, lane, self.state)
-        self.answer(LaneDone(lane=lane))
+        gradient = mathematics.lane_gradient(step, lane, self.state)
+        digest = mathematics.digest(gradient) if effect.digests else None
+        if not effect.is_audit:
+            start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
+            computed = LaneComputed(step=step, lane=lane, start=start, stop=start + _LANE_SAMPLES)
+            self.world.referee.fact(self.name, computed)
+            self.partials[leaf(lane)] = gradient
+        self.answer(LaneDone(lane=lane, digest=digest))
 
     def _adopt(self, effect: Adopt) -> None:
         resolution = effect.resolution
@@ -236,9 +286,10 @@ class Process:
         return gradient ^ (1 << self.world.referee.corruptions)  # never the same wrong bits twice
 
     def _commit(self, effect: Commit) -> None:
+        if effect.by == "record":
+            self.keep_result(effect.step, effect.attempt, effect.gradient)
         result, self.result = self.result, None
-        acting = self.attendance.acting
-        is_alone = self.witnesses == 1 if effect.by == "resolve" else acting is not None and len(acting.seats) == 1
+        is_alone = self.witnesses == 1 if effect.by == "resolve" else len(effect.holdings) == 1
         if result is None or result[:2] != (effect.step, effect.attempt):
             self.world.referee.fail("result", f"{self.name} commits {effect.step} of {effect.attempt}, it holds {result}")
             return
@@ -252,6 +303,11 @@ class Process:
             loss=None,
         )
         self.world.referee.fact(self.name, fact)
+        lane_s = self.gauge.computed(len(self.worked_s), sum(self.worked_s))
+        self.worked_s.clear()
+        if lane_s is not None and self.world.plan.slow:
+            self.wire.send(Timed(member=self.member, lane_s=lane_s, step=effect.step))
+        self.world.feeds.send(self, effect, result[2])
         self.partials.clear()
         self.world.timeline.after(self.world.chance.work_s(), self, self._update, effect.step, result[2])
 
@@ -265,12 +321,11 @@ class Process:
         self.world.referee.state(self, step + 1)
         self.answer(StepEntered())
 
-    def load(self, value: int | None, ask: Any) -> None:
+    def load(self, value: int | None, step: int, fact: StateFetched | SnapshotLoaded) -> None:
         self.state = value
         self.partials.clear()
-        fact = StateFetched(version=ask.version, step=ask.step, donor=ask.donor, size_bytes=8, digest=str(value))
         self.world.referee.fact(self.name, fact)
-        self.world.referee.state(self, ask.step)
+        self.world.referee.state(self, step)
 
     def _leave(self, effect: Leave) -> None:
         if effect.fault in (None, "halt"):
@@ -281,12 +336,16 @@ class Process:
             self.world.referee.fact(self.name, fact)
             # It exits once the coordinator knows, or after it has waited long enough for that.
             self.world.timeline.after(_FLUSH_S, self, self.heard_left)
+        elif effect.fault == "left":
+            fact = Departed(step=self.attendance.step, why=effect.why, fault=effect.fault, digest=None)
+            self.world.referee.fact(self.name, fact)
+            self._exit(effect.fault, "left as planned")
         else:
             self._exit(effect.fault)
 
-    def _exit(self, fault: str) -> None:
+    def _exit(self, fault: str, how: str = "") -> None:
         self.parted = fault
-        self.world.timeline.after(self.world.chance.soon_s(), self, self.die, f"exits: {fault}")
+        self.world.timeline.after(self.world.chance.soon_s(), self, self.die, how or f"exits: {fault}")
 
     def heard_left(self) -> None:
         """The coordinator knows that this member has left: it may exit once the script is done."""

@@ -6,16 +6,21 @@
 - budget       no replica is restarted more often than it may be, whatever becomes of the coordinator
 - outcome      the job ends as it may: state-lost only when no living member holds the state, failed only for a cause
 - liveness     once the faults stop, the job comes to an end
+- wishes       what was granted holds before long, and nobody comes back who has left; nobody computes in a job that waits
 """
 
 from typing import TYPE_CHECKING, NoReturn
 
-from regrow.core.effects import Commit
+from regrow.core.effects import Commit, Compute
 from regrow.core.invariants import Ledger
 from regrow.core.lanes import Cell, missing
-from regrow.core.membership_effects import End, Poisoned
+from regrow.core.membership_effects import End, Poisoned, WishTold
 from regrow.core.records import Fact, RosterMade, SeatTaken
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
+from regrow.core.staff import Staff
+
+_GRANTED_S = 60.0
+"""Once the faults stop, a wish holds within this."""
 
 if TYPE_CHECKING:
     from regrow.sim.process import Process
@@ -45,6 +50,8 @@ class Referee:
         self._died_in: dict[Cell, dict[Member, bool]] = {}
         """Whether it was struck by chance."""
         self._poisoned: set[Cell] = set()
+        self._wishes: dict[int, tuple[float, WishTold]] = {}
+        """Granted and not held yet, and since when."""
         self.raised = 0
         self.lost = 0
         self.stops = 0
@@ -56,6 +63,10 @@ class Referee:
     @property
     def rosters(self) -> int:
         return len(self._rosters)
+
+    @property
+    def planned(self) -> int:
+        return sum(roster.base is not None for roster in self._rosters.values())
 
     def fail(self, rule: str, what: str) -> NoReturn:
         raise Foul(rule, what)
@@ -76,7 +87,7 @@ class Referee:
         if len(recent) >= budget.max_restarts:
             self.fail("budget", f"{member} starts, the limit of {budget.max_restarts} restarts was reached before")
 
-    def made(self, roster: Roster, why: str) -> None:
+    def made(self, roster: Roster, why: str, staff: Staff | None) -> None:
         """Once per version: rosters count from the moment they are durable, or pushed, whichever comes first."""
         known = self._rosters.get(roster.version)
         if known is not None:
@@ -85,7 +96,14 @@ class Referee:
             return
         last = max(self._rosters, default=None)
         if last is not None:
-            for member in self._rosters[last].members:
+            before = self._seated(self._rosters[last])
+            cause = roster.cause.removeprefix("died-")
+            # A roster that waits goes on once it is known that nobody else will come.
+            if cause != roster.cause and cause not in map(str, before) and not self._rosters[last].waits:
+                self.fail("unnoticed", f"{cause} had no seat, yet its death led to roster {roster.version}")
+            for member in before:
+                if roster.base is not None:
+                    break  # whoever leaves as planned may still be needed, until all have entered it
                 # Accused wrongly while its word of having left was on its way: nobody will know that it has.
                 was_accused = roster.cause == f"hung-{member}"
                 if roster.seat(member) is None and (was_accused or not self._has_parted(member)):
@@ -96,7 +114,11 @@ class Referee:
                     self.fail("one-life", f"{member} was left out, and is seated again in {roster.version}")
             self._left_out -= set(roster.members)
         self._rosters[roster.version] = roster
-        seats = tuple(SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes) for s in roster.seats)
+        if staff is not None:
+            self._watch_places(roster, staff)
+        seats = tuple(
+            SeatTaken(member=s.member, founder=s.founder, lanes=s.lanes, spectates=s.spectates) for s in roster.seats
+        )
         fact = RosterMade(
             version=roster.version,
             cause=roster.cause,
@@ -107,8 +129,27 @@ class Referee:
             suspects=roster.suspects,
             halt=roster.halt,
             shrinks=roster.shrinks,
+            base=roster.base,
+            waits=roster.waits,
+            places=staff.places if staff is not None else (),
+            target=staff.target if staff is not None else 0,
         )
         self.fact("coordinator", fact)
+
+    def _watch_places(self, roster: Roster, staff: Staff) -> None:
+        """Nobody looks on while a place is empty."""
+        if roster.base is not None:
+            return
+        processes, idle = self._world.agent.processes, set(staff.stays) - set(staff.moving)
+        idle -= {seat.member.replica for seat in roster.seats if not seat.spectates}
+        idle &= {member.replica for member in roster.members if not processes[member].is_dismissed}
+        working = sum(not seat.spectates for seat in roster.seats)
+        if idle and working < staff.target:
+            self.fail("wishes", f"{sorted(idle)} look on in {roster.version}, though {working} of {staff.target} work")
+
+    def _seated(self, roster: Roster) -> tuple[Member, ...]:
+        base = self._rosters.get(roster.base) if roster.base is not None else None
+        return tuple(sorted({*roster.members, *(base.members if base is not None else ())}))
 
     def died(self, member: Member, cell: Cell, struck: bool) -> None:
         died = self._died_in.setdefault(cell, {})
@@ -123,15 +164,34 @@ class Referee:
         if len(died) == 2 and any(died.values()):
             self.fail("poison", f"{cell} is called poison of two deaths, one of them by chance")
 
-    def computes(self, process: "Process", cell: Cell) -> None:
+    def wished(self, told: WishTold) -> None:
+        world = self._world
+        if told.state == "granted":
+            self._wishes[told.wish.number] = world.timeline.now, told
+        else:
+            self._wishes.pop(told.wish.number, None)
+
+    def computes(self, process: "Process", work: Compute) -> None:
         """The last who holds the state must not compute a lane that somebody is known to have died in."""
-        roster = self._rosters[process.attendance.seen]
+        if work.is_audit:
+            return
+        cell = Cell(work.step, work.lane)
+        acting = process.attendance.acting
+        assert acting is not None, "nobody computes before a roster was adopted"
+        roster = self._rosters[acting.version]
+        if roster.waits:
+            self.fail("wishes", f"{process.name} computes {cell}, but its job waits: {roster.waits}")
         if len(roster.seats) == 1 and cell.lane in roster.suspected(cell.step):
             self.fail("aside", f"{process.name} computes {cell}, in which others died, and is the last to hold the state")
 
     def _has_parted(self, member: Member) -> bool:
         process = self._world.agent.processes[member]
         return process.parted is not None and process.parted.startswith("well")
+
+    def _has_handed_over(self, process: "Process") -> bool:
+        """It cannot say whether the others went on without it, and none of them is left."""
+        handed = process.attendance.handed
+        return bool(handed) and not any(self._world.agent.processes[member].alive for member in handed)
 
     def committed(self, process: "Process", commit: Commit, is_alone: bool) -> None:
         plan = self._world.plan
@@ -152,10 +212,14 @@ class Referee:
 
     def ended(self, end: End) -> None:
         world = self._world
+        for since_s, told in self._wishes.values():
+            waited_s = world.timeline.now - max(since_s, world.faults.quiet_s)
+            if waited_s > _GRANTED_S:
+                self.fail("wishes", f"{told.wish} was granted {waited_s:.0f} s ago, and does not hold")
         processes = list(world.agent.processes.values())
         parted = [p for p in processes if p.parted is not None and p.parted.startswith("well")]
         holders = [p for p in processes if p.alive and p.attendance.holds_state and p.parted is None]
-        holders = [p for p in holders if p.member not in self._left_out]
+        holders = [p for p in holders if p.member not in self._left_out and not self._has_handed_over(p)]
         match end.outcome:
             case "finished" | "stopped":
                 if holders:

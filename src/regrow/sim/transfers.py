@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from regrow.core.effects import Fetch, Serve
 from regrow.core.events import Fetched, Served
+from regrow.core.records import StateFetched
 from regrow.core.roster import Member, Version
 from regrow.sim.groups import Groups
 from regrow.sim.slot import Slot, State
@@ -87,7 +88,9 @@ class Transfers:
         ask.state = State.OVER
         process = ask.process
         self._groups.group(ask.version).slots.pop(process.member, None)
-        process.load(offer.value, ask)
+        digest = str(offer.value)
+        fact = StateFetched(version=ask.version, step=ask.step, donor=ask.donor, size_bytes=8, digest=digest)
+        process.load(offer.value, ask.step, fact)
         offer.missing.discard(process.member)
         self._maybe_served(offer)
         process.answer(Fetched(version=ask.version))

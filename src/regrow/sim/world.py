@@ -9,9 +9,11 @@ from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.order import mix
 from regrow.core.records import Fact
+from regrow.core.speeds import SpeedConfig
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
-from regrow.sim.faults import Faults, plan
+from regrow.sim.faults import Faults, plan, wishes
+from regrow.sim.feeds import Feeds
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
 from regrow.sim.mathematics import Reference
@@ -33,15 +35,22 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lanes: int
     steps: int
     shrinks: bool = False
+    spares: int = 0
+    shadow: bool = False
+    slow: str = ""
+    """A replica that takes longer than the others."""
     poison: Cell | None = None
     """Kills whoever computes it."""
 
 
 def _plan(seed: int, chance: Chance) -> Plan:
-    """Of every eight jobs one shrinks, and two have a poisoned lane."""
+    """Of every eight jobs one shrinks, and two have a poisoned lane. Half have spares, which may be shadows; a third a
+    slow replica."""
     job = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10), shrinks=seed % 8 == 5)
     poison = Cell(mix(seed, 1) % job.steps, mix(seed, 2) % job.lanes) if seed % 8 in (6, 7) else None
-    return msgspec.structs.replace(job, poison=poison)
+    spares, shadow = (0, 0, 1, 2)[mix(seed, 5) % 4], mix(seed, 6) % 2 == 0
+    slow = f"r{mix(seed, 8) % job.replicas}" if mix(seed, 7) % 3 == 0 else ""
+    return msgspec.structs.replace(job, poison=poison, spares=spares, shadow=shadow, slow=slow)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +62,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     faults: tuple[str, ...]
     virtual_s: float
     rosters: int
+    planned: int
+    """Of these rosters, those that were planned."""
     trace: int
 
 
@@ -83,6 +94,7 @@ class World:
         self.referee = Referee(self)
         self.groups = Groups(self)
         self.transfers = Transfers(self, self.groups)
+        self.feeds = Feeds(self, room=chance.one_of((2, 5, 100)))
         self.agent = Agent(self)
         self.budget = budget = BudgetConfig(
             max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0))
@@ -95,11 +107,15 @@ class World:
             grace_s=1.0,
             budget=budget,
             min_replicas=(3, 1, 1, 1, 2)[seed % 5],
+            spares=self.plan.spares,
+            shadow=self.plan.shadow,
+            speeds=SpeedConfig(rest_steps=2),
             on_loss="shrink" if self.plan.shrinks else "redistribute",
             on_poison="skip" if seed % 8 == 6 else "stop",
         )
         self.coordinator = Coordinator(self, config)
-        self.faults = Faults(self, plan(chance, faults))
+        asked = wishes(Chance(mix(seed, 3)), most=4) if faults and mix(seed, 4) % 2 else ()
+        self.faults = Faults(self, (*plan(chance, faults), *asked))
 
     def run(self) -> str:
         """Returns how the job ended; raises Foul when it broke a rule."""
@@ -138,5 +154,6 @@ def simulate(
         faults=tuple(world.faults.struck),
         virtual_s=world.timeline.now,
         rosters=world.referee.rosters,
+        planned=world.referee.planned,
         trace=world.story.trace,
     )

@@ -5,6 +5,7 @@ are restored here field by field; modules are written in place; everything else 
 """
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import msgspec
@@ -14,7 +15,8 @@ import xxhash
 from regrow.core.errors import ConfigError, StateError
 from regrow.core.resolve import Manifest
 from regrow.state.memory import bytes_of, plain
-from regrow.state.tree import Flat, Json, canonical, describe, flatten, in_order, unflatten
+from regrow.state.ribbon import digests, root
+from regrow.state.tree import Flat, Json, Path, canonical, describe, flatten, in_order, paths, unflatten
 
 
 @runtime_checkable
@@ -91,11 +93,17 @@ class Tracked:
 
     def digest(self) -> str:
         """sha256 over all tracked state, in hex: equal state, equal digest, whatever path led to it."""
-        return _digest(self.flatten(), hashlib.sha256())
+        flat = self.flatten()
+        hasher = hashlib.sha256(canonical(flat.skeleton))
+        for index in in_order(flat.skeleton):
+            held = plain(flat.tensors[index])
+            hasher.update(bytes_of(held))
+        return hasher.hexdigest()
 
     def fingerprint(self) -> str:
-        """The same, thirty times faster and not against an adversary: for transfers."""
-        return _digest(self.flatten(), xxhash.xxh3_128())
+        """The same, thirty times faster and not against an adversary: the root of the ribbon, for transfers."""
+        flat = self.flatten()
+        return root(flat.skeleton, digests(flat.tensors[index] for index in in_order(flat.skeleton)))
 
     def structure(self) -> Manifest:
         """Path, dtype and shape of every tensor."""
@@ -108,24 +116,57 @@ class Tracked:
         rest = ("everything that is not a tensor", xxhash.xxh3_64_hexdigest(canonical(flat.skeleton)))
         return (
             *(
-                (path, f"{describe(tensor)} {xxhash.xxh3_64_hexdigest(bytes_of(plain(tensor)))}")
+                (path, f"{describe(tensor)} {_content(tensor)}")
                 for path, tensor in zip(flat.paths, flat.tensors, strict=True)
             ),
             rest,
         )
 
-    def restore(self, skeleton: Json, tensors: list[torch.Tensor], fingerprint: str) -> None:
-        """Take over another member's state. The tensors given may be reused afterwards: nothing aliases them."""
+    def places(self, skeleton: Json) -> list[torch.Tensor]:
+        """Tensors to receive a state of this skeleton into, by index: of modules and optimizers the live ones, where they
+        are plain bytes of the same kind, so that nothing has to be copied afterwards; else fresh ones. No two share
+        memory."""
+        live = self._live()
+        named = sorted(paths(skeleton), key=lambda leaf: leaf[1])
+        return [_place(live.get(path), dtype, shape) for path, _, dtype, shape in named]
+
+    def _live(self) -> dict[Path, torch.Tensor]:
+        flat = self.flatten()
+        ours = {
+            name
+            for name, thing in self.objects.items()
+            if isinstance(thing, torch.nn.Module) or _plain_optimizer(thing) is not None
+        }
+        found = [
+            (path, flat.tensors[index])
+            for path, index, _, _ in paths(flat.skeleton)
+            if path[0][1] in ours and flat.tensors[index].device.type == "cpu" and flat.tensors[index].is_contiguous()
+        ]
+        live, end = {}, 0
+        for path, tensor in sorted(found, key=lambda leaf: leaf[1].data_ptr()):
+            if tensor.nbytes and tensor.data_ptr() >= end:  # tied weights come twice: the second place must be another
+                live[path] = tensor
+                end = tensor.data_ptr() + tensor.nbytes
+        return live
+
+    def restore(self, skeleton: Json, tensors: list[torch.Tensor], fingerprint: str, keeps: bool = False) -> None:
+        """Take over another member's state. `keeps`: the tensors were made for this by `places`, and are ours from now on;
+        else they may be reused afterwards, and nothing aliases them."""
         states = unflatten(skeleton, tensors)
         if not isinstance(states, dict) or list(states) != list(self.objects):
             raise StateError(f"the donor tracks {list(states)}, this replica {list(self.objects)}: run the same script")
         for name, thing in self.objects.items():
-            _restore(name, thing, states[name])
+            _restore(name, thing, states[name], _as_is if keeps else _own)
         found = self.fingerprint()
         if found != fingerprint:
             raise StateError(
                 f"the restored state has digest {found}, the donor's is {fingerprint}: it did not survive the way"
             )
+
+
+def _content(tensor: torch.Tensor) -> str:
+    held = plain(tensor)
+    return str(xxhash.xxh3_64_hexdigest(bytes_of(held)))
 
 
 def first_difference(ours: Manifest, theirs: Manifest) -> str | None:
@@ -137,26 +178,36 @@ def first_difference(ours: Manifest, theirs: Manifest) -> str | None:
     return None
 
 
-def _digest(flat: Flat, hasher: Any) -> str:
-    hasher.update(canonical(flat.skeleton))
-    for index in in_order(flat.skeleton):
-        hasher.update(bytes_of(plain(flat.tensors[index])))
-    return str(hasher.hexdigest())
+def _plain_optimizer(thing: object) -> torch.optim.Optimizer | None:
+    """The thing itself, where it loads state as torch's own optimizers do: then we do it."""
+    if isinstance(thing, torch.optim.Optimizer) and type(thing).load_state_dict is torch.optim.Optimizer.load_state_dict:
+        return thing
+    return None
 
 
-def _restore(name: str, thing: Stateful, state: Any) -> None:
+def _place(live: torch.Tensor | None, dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
+    if live is not None and live.dtype == dtype and list(live.shape) == shape:
+        return live
+    return torch.empty(shape, dtype=dtype)
+
+
+Own = Callable[[Any], Any]
+"""Makes a received value this replica's own."""
+
+
+def _restore(name: str, thing: Stateful, state: Any, own: Own) -> None:
     if isinstance(thing, torch.nn.Module):
-        _restore_module(name, thing, state)
-    elif isinstance(thing, torch.optim.Optimizer) and type(thing).load_state_dict is torch.optim.Optimizer.load_state_dict:
-        _restore_optimizer(thing, state)
+        _restore_module(name, thing, state, own)
+    elif (optimizer := _plain_optimizer(thing)) is not None:
+        _restore_optimizer(optimizer, state, own)
     else:
-        thing.load_state_dict(_own(state))
+        thing.load_state_dict(own(state))
 
 
-def _restore_module(name: str, module: torch.nn.Module, state: dict[str, Any]) -> None:
+def _restore_module(name: str, module: torch.nn.Module, state: dict[str, Any], own: Own) -> None:
     live = module.state_dict(keep_vars=True)
     if any(not isinstance(value, torch.Tensor) for value in live.values()):
-        module.load_state_dict(_own(state))  # extra state: only the module knows what to do with it
+        module.load_state_dict(own(state))  # extra state: only the module knows what to do with it
         return
     if live.keys() != state.keys():
         raise StateError(f"{name} has {sorted(live.keys() ^ state.keys())[0]} on one side only: run the same script")
@@ -164,10 +215,11 @@ def _restore_module(name: str, module: torch.nn.Module, state: dict[str, Any]) -
         for path, tensor in live.items():
             if tensor.shape != state[path].shape or tensor.dtype != state[path].dtype:
                 raise StateError(f"{name}.{path} is {describe(tensor)} here, {describe(state[path])} at the donor")
-            tensor.copy_(state[path])
+            if tensor.data_ptr() != state[path].data_ptr():  # else it was received in its place
+                tensor.copy_(state[path])
 
 
-def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], own: Own) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     if len(parameters) != len(numbers):
@@ -176,10 +228,14 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) 
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         for key in [key for key in group if key != "params" and key not in saved]:
             del group[key]
-        group.update({key: _own(value) for key, value in saved.items() if key != "params"})
+        group.update({key: own(value) for key, value in saved.items() if key != "params"})
     optimizer.state.clear()
     for number, entry in state["state"].items():
-        optimizer.state[by_number[number]] = _own(entry)
+        optimizer.state[by_number[number]] = own(entry)
+
+
+def _as_is(value: Any) -> Any:
+    return value
 
 
 def _own(value: Any) -> Any:

@@ -116,17 +116,27 @@ def _build(skeleton: Json, tensors: list[torch.Tensor]) -> Any:
     raise ValueError(f"unknown kind {kind!r}")
 
 
-def leaves(skeleton: Json) -> Iterator[tuple[int, torch.dtype, list[int]]]:
-    """Index, dtype and shape of each tensor a skeleton names, in its order: what to allocate before receiving."""
+Path = tuple[tuple[str, str | int], ...]
+"""The keys that lead to a leaf, each with its kind: no two leaves of a tree have the same."""
+
+
+def paths(skeleton: Json, path: Path = ()) -> Iterator[tuple[Path, int, torch.dtype, list[int]]]:
+    """Path, index, dtype and shape of each tensor a skeleton names, in its order."""
     kind, payload = skeleton
     if kind in ("tensor", "array"):
-        yield payload[0], getattr(torch, payload[1]), payload[2]
+        yield path, payload[0], getattr(torch, payload[1]), payload[2]
     elif kind in ("list", "tuple"):
-        for item in payload:
-            yield from leaves(item)
+        for number, item in enumerate(payload):
+            yield from paths(item, (*path, (kind, number)))
     elif kind == "dict":
-        for _, item in payload:
-            yield from leaves(item)
+        for key, item in payload:
+            yield from paths(item, (*path, (key[0], key[1])))
+
+
+def leaves(skeleton: Json) -> Iterator[tuple[int, torch.dtype, list[int]]]:
+    """Index, dtype and shape of each tensor a skeleton names, in its order: what to allocate before receiving."""
+    for _, index, dtype, shape in paths(skeleton):
+        yield index, dtype, shape
 
 
 def canonical(skeleton: Json) -> bytes:

@@ -9,8 +9,11 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Callable
+from typing import TypeVar
 
 from regrow.core.errors import Invariant, PeerError
+
+T = TypeVar("T", int, bytes)
 
 _DRAIN_BYTES = 64 * 1024
 _DRAIN_READS = 64
@@ -31,19 +34,26 @@ class Stream:
 
     async def read_some(self, view: memoryview) -> tuple[int, bool]:
         """How many bytes came, at least one, and whether they had to be waited for. Loses nothing when cancelled."""
+        return await self._read(lambda sock: sock.recv_into(view))
+
+    async def read_bytes(self, size_bytes: int) -> tuple[bytes, bool]:
+        """As read_some, for whoever keeps no memory to read into."""
+        return await self._read(lambda sock: sock.recv(size_bytes))
+
+    async def _read(self, take: Callable[[socket.socket], T]) -> tuple[T, bool]:
         waited = False
         while True:
             try:
-                count = self._open_socket().recv_into(view)
+                taken = take(self._open_socket())
             except (BlockingIOError, InterruptedError):
                 waited = True
                 await self._wait_readable()
                 continue
             except OSError as error:
                 raise PeerError(f"the connection to {self.peer} broke: {error.strerror}") from error
-            if count == 0:
+            if not taken:
                 raise PeerError(f"the connection to {self.peer} was closed by the peer")
-            return count, waited
+            return taken, waited
 
     async def write_some(self, view: memoryview) -> tuple[int, bool]:
         """How many bytes the socket took, at least one, and whether it had to be waited for."""
@@ -56,6 +66,52 @@ class Stream:
                 await self._wait_writable()
             except OSError as error:
                 raise PeerError(f"the connection to {self.peer} broke: {error.strerror}") from error
+
+    async def read_each(self, taken: Callable[[bytes], bool], size_bytes: int) -> None:
+        """Hand over what comes, as it comes, until `taken` says that it is enough. No task wakes for it: for whoever has
+        many streams that say little. Loses nothing when cancelled."""
+        if self._readable is not None:
+            raise Invariant(f"two tasks receive from {self.peer} at once: one of them would take the other's bytes")
+        sock, self._readable = self._open_socket(), self._loop.create_future()
+        self._loop.add_reader(sock, self._take, sock, taken, size_bytes, self._readable)
+        try:
+            await self._readable
+            self._open_socket()
+        finally:
+            self._readable = None
+            self._forget(sock, self._loop.remove_reader)
+
+    def _take(
+        self, sock: socket.socket, taken: Callable[[bytes], bool], size_bytes: int, ended: asyncio.Future[None]
+    ) -> None:
+        if ended.done():
+            return
+        try:
+            data = sock.recv(size_bytes)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            ended.set_exception(PeerError(f"the connection to {self.peer} broke: {error.strerror}"))
+            return
+        try:
+            if not data:
+                raise PeerError(f"the connection to {self.peer} was closed by the peer")
+            if not taken(data) and not ended.done():
+                ended.set_result(None)
+        except Exception as error:  # the reader's own: it is raised where the reader waits
+            if not ended.done():
+                ended.set_exception(error)
+
+    def write_now(self, view: memoryview) -> int:
+        """How many bytes the socket took without waiting, maybe none. Only while no task writes."""
+        if self._writable is not None:
+            raise Invariant(f"two tasks send to {self.peer} at once: their bytes would mix")
+        try:
+            return self._open_socket().send(view, socket.MSG_NOSIGNAL)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            raise PeerError(f"the connection to {self.peer} broke: {error.strerror}") from error
 
     def detach(self) -> socket.socket:
         """Give the socket away: nobody may read or write here at that moment, nor ever again."""

@@ -49,7 +49,6 @@ class Connection:
         """The name the client proved; both ends have the same."""
         self._stream = stream
         self._arrived = Decoder(STRANGER_LIMIT_BYTES)
-        self._buffer = memoryview(bytearray(_READ_BYTES))
         self._sending = asyncio.Lock()
 
     @property
@@ -69,10 +68,27 @@ class Connection:
             payload = self._arrived.next_payload()
             if payload is not None:
                 return payload
-            count, waited = await self._stream.read_some(self._buffer)
-            self._arrived.feed(self._buffer[:count])
+            data, waited = await self._stream.read_bytes(_READ_BYTES)
+            self._arrived.feed(data)
             if not waited:
                 await asyncio.sleep(0)  # a peer that always has more to say must not keep every other task from running
+
+    async def receive_each(self, heard: Callable[[Message], bool]) -> None:
+        """Every message as it comes, until `heard` says that it is enough. Raises as receive() and `heard` do."""
+
+        def taken(data: bytes) -> bool:
+            self._arrived.feed(data)
+            while (payload := self._arrived.next_payload()) is not None:
+                if not heard(decode(payload)):
+                    return False
+            return True
+
+        if taken(b""):
+            await self._stream.read_each(taken, _READ_BYTES)
+
+    def send_now(self, data: memoryview) -> memoryview:
+        """As much as the socket takes of these frames without waiting; the rest comes back, to be sent before all else."""
+        return data if self._sending.locked() else data[self._stream.write_now(data) :]
 
     async def send_raw(self, data: memoryview) -> None:
         if data.nbytes:
@@ -219,6 +235,8 @@ class Listener:
         self._refused = refused
         self._handshake_s = handshake_s
         self._strangers = 0
+        self._is_crowded = False
+        """Somebody was turned away since the last one that found room."""
         self._guests: dict[asyncio.Task[None], Connection] = {}
         self._accepting = asyncio.create_task(self._accept(), name=f"accept {endpoint}")
 
@@ -258,8 +276,11 @@ class Listener:
     def _begin(self, sock: socket.socket, peer: str) -> None:
         if self._strangers >= STRANGERS_MAX:
             sock.close()
-            self._refused(peer, f"{STRANGERS_MAX} others are at the door and have not proven the token: try again later")
+            if not self._is_crowded:  # said once: a flood must not wash everything else out of the journal
+                self._refused(peer, f"{STRANGERS_MAX} others are at the door and have not proven the token: try again later")
+            self._is_crowded = True
             return
+        self._is_crowded = False
         try:
             connection = Connection(Stream(sock, peer), peer)
         except OSError:
@@ -332,8 +353,9 @@ async def listen(
 ) -> Listener:
     """Hands every proven connection to the handler, in a task of its own; when the handler returns, it is closed.
 
-    Port 0 takes any free one. `refused(peer, why)` hears once of each connection turned away at the door, and of each whose
-    handler let a Violation pass. Other errors of a handler go to the loop's exception handler; none ends the listener.
+    Port 0 takes any free one. `refused(peer, why)` hears once of each connection turned away at the door (of a crowd, of the
+    first alone), and of each whose handler let a Violation pass. Other errors of a handler go to the loop's exception
+    handler; none ends the listener.
     """
     key = Key(token)
     try:

@@ -23,22 +23,57 @@ from regrow.core.effects import (
     Exchange,
     Fetch,
     Form,
+    Hear,
+    Hush,
     Leave,
+    Load,
     Merge,
     Reduce,
     Serve,
+    Snap,
     Tell,
     Work,
 )
 from regrow.core.errors import PeerError
-from regrow.core.events import Bounded, Broken, Event, Exchanged, Fetched, Reduced, RosterPushed, Served, StopAsked
+from regrow.core.events import (
+    Bounded,
+    Broken,
+    DismissalCame,
+    Event,
+    Exchanged,
+    Fetched,
+    ListenTold,
+    Loaded,
+    LoadFailed,
+    Overran,
+    Reduced,
+    RosterPushed,
+    Served,
+    StopAsked,
+    Unheard,
+)
 from regrow.core.lanes import Cell
+from regrow.core.listener import Record
+from regrow.core.messages import Part, Timed
 from regrow.core.progress import Phase
-from regrow.core.records import Fact, GroupsBroke, RosterAdopted, RosterReceived, StateFetched, StateServed
+from regrow.core.records import (
+    Fact,
+    GroupsBroke,
+    ListenerFed,
+    ListenFailed,
+    RosterAdopted,
+    RosterReceived,
+    SnapshotLoaded,
+    StateFetched,
+    StateServed,
+)
 from regrow.core.resolve import Manifest, Statement
 from regrow.core.roster import Roster
+from regrow.core.speeds import Gauge
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
+from regrow.state.gradient import Gradient
+from regrow.state.record import cut, summary
 from regrow.worker.audit import Audit
 from regrow.worker.link import Link
 from regrow.worker.partials import Partials
@@ -66,6 +101,7 @@ class Driver:
         self.stamp = stamp
         self._note = note
         self._link: Link | None = None
+        self._gauge = Gauge()
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
@@ -80,11 +116,13 @@ class Driver:
     # Any thread
 
     def tell(self, event: Event) -> None:
+        if isinstance(event, Unheard | LoadFailed | Overran):
+            self._note(ListenFailed(listener=event.listener, why=event.why))
         with self._lock:
             events = deque([event])
             while events:
                 for effect in self.attendance.handle(events.popleft()):
-                    if isinstance(effect, Abort | Form | Tell):
+                    if isinstance(effect, Abort | Form | Tell | Hear | Hush):
                         events.extend(self.link.perform(effect))
                     else:
                         self._hand(effect)
@@ -97,6 +135,12 @@ class Driver:
         if roster.version > self.attendance.seen:
             self._note(RosterReceived(version=roster.version, cause=roster.cause))
         self.tell(RosterPushed(roster=roster))
+
+    def listen_told(self, roster: Roster) -> None:
+        self.tell(ListenTold(roster=roster))
+
+    def dismissed(self, within_s: float) -> None:
+        self.tell(DismissalCame(within_s=within_s))
 
     def stop_asked(self) -> None:
         self.tell(StopAsked())
@@ -142,6 +186,10 @@ class Driver:
                 self.stamp.enter(Phase.MERGE)
                 self.partials.merge(parent)
                 self.stamp.enter(Phase.TURN)
+            case Snap():
+                self._snap(work)
+            case Load():
+                self.tell(self._load(work))
             case Exchange() | Fetch() | Serve() | Reduce() | Bound():
                 try:
                     answer = self._answer(work)
@@ -218,6 +266,8 @@ class Driver:
                 why=resolution.why,
             )
         )
+        if resolution.is_planned:
+            faultpoint("switched", step=resolution.step, roster=resolution.version.n)
 
     def _fetch(self, work: Fetch) -> Event:
         faultpoint("fetch", step=work.step, roster=work.version.n)
@@ -236,6 +286,67 @@ class Driver:
             )
         )
         return Fetched(version=work.version)
+
+    def _snap(self, work: Snap) -> None:
+        self.stamp.enter(Phase.HEAL, work.step)
+        self.link.snap(work, self.replica.snap(work.step))
+        self.stamp.enter(Phase.TURN)
+        for feed in work.feeds:
+            self._note(ListenerFed(listener=feed.listener, step=work.step))
+
+    def _load(self, work: Load) -> Event:
+        faultpoint("load", step=work.step)
+        try:
+            with waiting(self.stamp, Phase.FETCH, Phase.HEAL, work.step):
+                received = self.link.load(work, self.replica.place)
+        except PeerError as error:
+            return LoadFailed(listener=work.listener, why=str(error))
+        self.replica.take(received)
+        self.stamp.enter(Phase.TURN)
+        faultpoint("loaded", step=work.step)
+        self._note(
+            SnapshotLoaded(
+                listener=work.listener,
+                step=work.step,
+                donors=received.witnesses,
+                blamed=tuple(sorted(received.blamed)),
+                size_bytes=received.size_bytes,
+                digest=received.offer.digest,
+            )
+        )
+        return Loaded(listener=work.listener)
+
+    def timed(self, lanes: int, seconds: float) -> None:
+        """What was computed here of a step that is committed now took so long."""
+        lane_s = self._gauge.computed(lanes, seconds)
+        if lane_s is not None:
+            self.link.perform(Tell(message=Timed(member=self.attendance.me, lane_s=lane_s, step=self.attendance.step)))
+
+    def take_in(self, commit: Commit) -> None:
+        """The result of a record is the step's."""
+        gradient = commit.gradient
+        self.partials.take_in(gradient.data, gradient.summary, commit.digest)
+        gradient.release()
+
+    def feed(self, commit: Commit, result: Gradient) -> None:
+        """Before the user's code sees the result: it may do with it what it likes."""
+        if not commit.feeds:
+            return
+        record = Record(
+            step=commit.step,
+            attempt=commit.attempt,
+            digest=commit.digest,
+            holdings=commit.holdings,
+            last=commit.last,
+            switch=commit.switch,
+            lane=commit.lane,
+        )
+        total_bytes = result.buffer.numel()
+        for feed in commit.feeds:
+            start, stop = cut(total_bytes, feed.index, feed.count)
+            tail = summary(result) if feed.index == 0 else b""
+            part = Part(record=record, total_bytes=total_bytes, start=start, size_bytes=stop - start, tail=tail)
+            self.link.feed(feed.listener, part, result.buffer[start:stop].to("cpu", copy=True))
 
     def _serve(self, work: Serve) -> Event:
         faultpoint("serve", step=work.step, roster=work.version.n)

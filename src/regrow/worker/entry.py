@@ -1,7 +1,7 @@
 """Where a worker's process begins: runs the user's script, and says how it ended.
 
 Called in a process freshly forked from the warm parent. Exit codes: the script's own; 1 when it raised; 64 when it never
-joined; 65 when it ended before the job did; 66 when the others went on without it.
+joined; 65 when it ended before the job did; 66 when the others went on without it; 67 when it has left as planned.
 """
 
 import errno

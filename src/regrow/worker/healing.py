@@ -11,6 +11,7 @@ import torch
 from regrow.core.errors import PeerError, StateError
 from regrow.core.messages import Ask, Offer, Thanks
 from regrow.core.roster import Endpoint, Member, Version
+from regrow.core.stripes import Stripe
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.memory import bytes_of
 from regrow.state.tracked import decode_skeleton
@@ -90,6 +91,16 @@ class Received(msgspec.Struct, kw_only=True):
     offer: Offer
     tensors: list[torch.Tensor]
     size_bytes: int
+    is_ours: bool = False
+    """The tensors were made or lent by this replica, and need not be copied again."""
+    stripes: dict[Member, Stripe] = msgspec.field(default_factory=dict)
+    """What each donor gave, of a striped transfer."""
+    witnesses: tuple[Member, ...] = ()
+    """Donors that declared this very state."""
+    blamed: dict[Member, str] = msgspec.field(default_factory=dict)
+    """Donors that hold or gave something else, and what."""
+    lost: dict[Member, str] = msgspec.field(default_factory=dict)
+    """Donors that died, stalled or never answered."""
 
 
 async def fetch(endpoint: Endpoint, token: str, ask: Ask) -> Received:

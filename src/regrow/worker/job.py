@@ -28,6 +28,7 @@ from regrow.worker.audit import Audit
 from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
 from regrow.worker.data import Data, Given, make_data
+from regrow.worker.dismissal import Dismissal
 from regrow.worker.driver import Driver
 from regrow.worker.guard import Guard
 from regrow.worker.mesh import Mesh
@@ -43,6 +44,8 @@ DEFAULT_LANES = 8
 FLUSH_S = 5.0
 UNSEATED_CODE = 66
 """Exit code of a worker that the others went on without."""
+LEFT_CODE = 67
+"""Exit code of a worker that has handed over."""
 
 
 class Place:
@@ -224,6 +227,7 @@ class Job:
             )
 
         place.session.attend(driver, join)
+        Dismissal(place.session.call, driver.dismissed, place.door.grace_s).install()
         faultpoint("join")
         return driver
 
@@ -298,7 +302,7 @@ class Job:
                 raise StateError(leave.why)
         # The others go on without this process, or the coordinator ends the job: either way the error is not here.
         print(f"regrow: {leave.why}", file=sys.stderr)
-        raise SystemExit(UNSEATED_CODE)
+        raise SystemExit(LEFT_CODE if leave.fault == "left" else UNSEATED_CODE)
 
     def _note(self, fact: Fact) -> None:
         if self.place is not None:

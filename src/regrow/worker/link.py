@@ -3,12 +3,17 @@ job of one."""
 
 from typing import Protocol
 
+import torch
+
 from regrow.collectives.group import Group
-from regrow.core.effects import Fetch, Immediate, Serve
+from regrow.core.effects import Fetch, Immediate, Load, Serve, Snap
 from regrow.core.events import Event
-from regrow.core.messages import Offer
+from regrow.core.listener import Listener
+from regrow.core.messages import Offer, Part
 from regrow.core.roster import Version
+from regrow.state.snapshot import Snapshot
 from regrow.worker.healing import Received
+from regrow.worker.stripes import Place
 
 
 class Link(Protocol):
@@ -23,3 +28,12 @@ class Link(Protocol):
 
     def fetch(self, effect: Fetch) -> Received:
         """Blocks; PeerError when the donor or the roster is gone."""
+
+    def snap(self, effect: Snap, snapshot: Snapshot) -> None:
+        """Keep this copy of the state for these listeners, who are fed from now on."""
+
+    def load(self, effect: Load, place: Place) -> Received:
+        """Blocks; PeerError when no peer has the snapshot, or the try to listen is over."""
+
+    def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
+        """Send a part of a record; nobody waits for it."""

@@ -1,28 +1,36 @@
 """The link of a worker among others: groups that form beside everything else and break by abort, and a session.
 
 A group is one connection to each other member, through the door that every connection passes: to those before it in the
-roster a member goes, those behind it come. Formations run on the session's loop; a newer roster ends the older ones.
+roster a member goes, those behind it come; but whoever is new goes to all the others, so that its coming says that it can
+enter. Formations run on the session's loop; a newer roster ends the older ones, but for the one that it is planned from.
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 
+import torch
+
 from regrow.collectives.group import Group, Solo, TcpGroup
 from regrow.collectives.line import Line
-from regrow.core.effects import Abort, Fetch, Form, Immediate, Serve, Tell
+from regrow.core.effects import Abort, Fetch, Form, Hear, Hush, Immediate, Load, Serve, Snap, Tell
 from regrow.core.errors import ConfigError, PeerError
 from regrow.core.events import Event, FormationFailed, Formed
-from regrow.core.messages import Ask, Meet, Offer
+from regrow.core.listener import Listener
+from regrow.core.messages import Ask, Begin, Meet, Offer, Part
 from regrow.core.records import GroupsAborted, GroupsBroke, GroupsFormed
 from regrow.core.roster import Roster, Seat, Version
 from regrow.shell.backoff import Backoff
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
+from regrow.state.snapshot import Snapshot
 from regrow.wire.tcp import connect
+from regrow.worker.ear import Ear
+from regrow.worker.feeds import Feeds
 from regrow.worker.healing import Received, fetch
 from regrow.worker.session import Session, or_end
+from regrow.worker.stripes import Fetching, Place
 
 _FORM_S = 30.0
 """For all members to be met. A newer roster does not wait for it."""
@@ -40,6 +48,11 @@ class Mesh:
         self._groups: dict[Version, Group] = {}
         self._forming: dict[Version, asyncio.Task[None]] = {}
         """The session's loop alone looks at it."""
+        room_bytes = door.join_queue_bytes
+        self._ear = Ear(door.token, room_bytes, notify, session.call)
+        self._heard: Roster | None = None
+        self._loading: Fetching | None = None
+        session.feeds = self._feeds = Feeds(room_bytes, notify, journal.write, self._loaded)
 
     def perform(self, effect: Immediate) -> list[Event]:
         match effect:
@@ -51,6 +64,12 @@ class Mesh:
                 self._session.call(lambda: self._begin(roster))
             case Tell(message=message):
                 self._session.send(message)
+            case Hear(listener=listener, roster=roster):
+                self._give_up_load(roster)
+                self._session.call(lambda: self._ear.hear(listener, roster))
+            case Hush():
+                self._give_up_load(None)
+                self._session.call(self._ear.hush)
         return []
 
     def group(self, version: Version) -> Group:
@@ -71,6 +90,37 @@ class Mesh:
         endpoint = roster.seats[roster.index(effect.donor)].endpoint
         ask = Ask(member=self._door.member, version=effect.version, step=effect.step)
         return self._session.wait_while(effect.version, fetch(endpoint, self._door.token, ask))
+
+    def snap(self, effect: Snap, snapshot: Snapshot) -> None:
+        for feed in effect.feeds:
+            self._session.snapshots.hold(str(feed.listener), snapshot)
+            self.feed(feed.listener, Begin(step=effect.step), torch.empty(0, dtype=torch.uint8))
+
+    def load(self, effect: Load, place: Place) -> Received:
+        with self._lock:
+            heard = self._heard
+            if heard is None:
+                raise PeerError("the try to listen is over")
+            donors = {seat.member: seat.endpoint for seat in heard.seats if seat.member in effect.donors}
+            self._loading = Fetching(self._door.member, self._door.token, donors, str(effect.listener), effect.step)
+        received = self._loading.run(place)
+        self._session.wait(self._ear.thank())
+        return received
+
+    def _give_up_load(self, roster: Roster | None) -> None:
+        """Whom this worker listens to from now on, if to anyone."""
+        with self._lock:
+            self._heard, loading = roster, self._loading
+            self._loading = None
+        if loading is not None:
+            loading.cancel()
+
+    def _loaded(self, listener: Listener) -> None:
+        """It needs its snapshot no longer."""
+        self._session.snapshots.drop(str(listener))
+
+    def feed(self, listener: Listener, part: Begin | Part, data: torch.Tensor) -> None:
+        self._session.call(lambda: self._feeds.send(listener, part, data))
 
     def _abort(self, below: Version) -> None:
         with self._lock:
@@ -121,11 +171,15 @@ class Mesh:
             lines[rank] = await line
 
         try:
-            async with asyncio.timeout(_FORM_S), asyncio.TaskGroup() as meetings:
+            # A planned roster holds nobody up: it forms once its new members have caught up.
+            within_s = _FORM_S if roster.base is None else None
+            async with asyncio.timeout(within_s), asyncio.TaskGroup() as meetings:
                 for rank, seat in enumerate(roster.seats):
-                    if rank < mine:
+                    if rank == mine:
+                        continue
+                    if _goes(roster.seats[mine], seat, rank < mine):
                         meetings.create_task(meet(rank, self._go(roster.version, seat)))
-                    elif rank > mine:
+                    else:
                         meetings.create_task(meet(rank, self._session.meetings.take(roster.version, seat.member)))
         except BaseException as error:
             for line in lines.values():
@@ -152,3 +206,8 @@ class Mesh:
                 return Line(*connection.detach())
             finally:
                 await connection.close()
+
+
+def _goes(mine: Seat, other: Seat, is_before: bool) -> bool:
+    """Does this member go to the other one, or does it come?"""
+    return is_before if mine.is_new == other.is_new else mine.is_new

@@ -15,8 +15,9 @@ from regrow.core.effects import Reduce
 from regrow.core.errors import Invariant
 from regrow.core.lanes import Node, children, leaf, merges
 from regrow.state.byproducts import Byproducts
-from regrow.state.gradient import Gradient, Pool, add_, dense
+from regrow.state.gradient import Gradient, Pool, add_, dense, digest
 from regrow.state.layout import Layout
+from regrow.state.record import fill
 from regrow.state.tail import Tail
 from regrow.worker.flow import Flow, FlowThread
 
@@ -219,6 +220,15 @@ class Partials:
             raise
         self._result = reduction.result
         return digest
+
+    def digest(self, lane: int) -> int:
+        """Of a lane that has ended, before it is merged."""
+        return digest(self._held[leaf(lane)])
+
+    def take_in(self, data: torch.Tensor, summary: bytes, wanted: int) -> None:
+        """A result that others committed: it is kept here as if it had been reduced. StateError when its digest differs."""
+        self._result = self._result or self._pool.take()
+        fill(self._result, data, summary, wanted)
 
     def publish(self) -> Gradient:
         """The step is committed: `.grad` of every parameter is its part of the result, None where absent everywhere."""

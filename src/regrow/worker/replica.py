@@ -6,7 +6,9 @@ from regrow.core.errors import ConfigError, Mismatch
 from regrow.core.messages import Offer
 from regrow.core.resolve import Manifest
 from regrow.state.memory import bytes_of, plain
+from regrow.state.snapshot import Darkroom, Snapshot
 from regrow.state.tracked import Tracked, decode_skeleton, encode_skeleton, first_difference
+from regrow.state.tree import Flat
 from regrow.worker.healing import Received
 
 
@@ -16,6 +18,7 @@ class Replica:
         self.steps = steps
         self.structure: Manifest = tracked.structure()
         """As the script built it, before any step: what a joiner's script must build too."""
+        self.darkroom = Darkroom()
 
     def trained(self) -> list[tuple[str, torch.Tensor]]:
         """The parameters that are not frozen just now."""
@@ -28,26 +31,41 @@ class Replica:
         """The live state, without a copy: it must not change until the offer is done with."""
         flat = self.tracked.flatten()
         tensors: list[torch.Tensor] = [plain(tensor) for tensor in flat.tensors]
-        views = [bytes_of(tensor) for tensor in tensors]
         self._offered = tensors  # a view does not keep its tensor alive
-        offer = Offer(
+        return self._describe(step, flat, self.tracked.fingerprint()), [bytes_of(tensor) for tensor in tensors]
+
+    def snap(self, step: int) -> Snapshot:
+        """A copy of the state, which may change again as soon as this returns."""
+        flat = self.tracked.flatten()
+        return self.darkroom.take(self._describe(step, flat, ""), flat.tensors)
+
+    def _describe(self, step: int, flat: Flat, digest: str) -> Offer:
+        return Offer(
             step=step,
             structure=self.structure,
             frozen=tuple(name for name, parameter in self.tracked.parameters() if not parameter.requires_grad),
             skeleton=encode_skeleton(flat.skeleton),
-            sizes=tuple(len(view) for view in views),
-            digest=self.tracked.fingerprint(),
+            sizes=tuple(tensor.nbytes for tensor in flat.tensors),
+            digest=digest,
         )
-        return offer, views
 
-    def take(self, received: Received) -> None:
-        difference = first_difference(self.structure, received.offer.structure)
+    def place(self, offer: Offer) -> list[torch.Tensor]:
+        """Where an offered state is to be received: see Tracked.places. From then on this replica's own state is void."""
+        self._check(offer)
+        return self.tracked.places(decode_skeleton(offer.skeleton))
+
+    def _check(self, offer: Offer) -> None:
+        difference = first_difference(self.structure, offer.structure)
         if difference is not None:
             raise Mismatch(
                 f"this replica's script built another state than the job's: {difference} (the donor). Run the same script "
                 "with the same arguments on every replica"
             )
+
+    def take(self, received: Received) -> None:
+        self._check(received.offer)
         for name, parameter in self.tracked.parameters():
             if parameter.requires_grad != (name not in received.offer.frozen):
                 parameter.requires_grad_(name not in received.offer.frozen)
-        self.tracked.restore(decode_skeleton(received.offer.skeleton), received.tensors, received.offer.digest)
+        skeleton = decode_skeleton(received.offer.skeleton)
+        self.tracked.restore(skeleton, received.tensors, received.offer.digest, keeps=received.is_ours)

@@ -14,8 +14,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, NoReturn, Protocol, TypeVar
 
 from regrow.collectives.line import Line
+from regrow.core.change import Change, Misfit, apply
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Ask, Beat, FromMember, Join, Meet, Push, Refuse, Stop
+from regrow.core.messages import Amend, Ask, Attend, Beat, FromMember, Join, Listen, Meet, Missed, Push, Refuse, Stop, Want
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -23,6 +24,8 @@ from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.wire.tcp import Connection, connect, listen
+from regrow.worker.donor import Donor as SnapshotDonor
+from regrow.worker.feeds import Feeds
 from regrow.worker.healing import Donor
 from regrow.worker.meetings import Meetings
 
@@ -53,6 +56,7 @@ class Inbox(Protocol):
     """Who is told what the coordinator says. Called on the session thread; must not block."""
 
     def pushed(self, roster: Roster) -> None: ...
+    def listen_told(self, roster: Roster) -> None: ...
     def stop_asked(self) -> None: ...
     def refused(self, why: str, is_lost: bool) -> None: ...
 
@@ -70,8 +74,14 @@ class Session:
         self._inbox: Inbox | None = None
         self._join: Callable[[], Join] | None = None
         self._connection: Connection | None = None
+        self._held: Roster | None = None
+        """The newest roster heard: what a change is applied to."""
+        self._is_wanting = False
+        """The whole roster was asked for on this connection, and has not come yet."""
         self.meetings = Meetings()
         self.donor = Donor()
+        self.snapshots = SnapshotDonor()
+        self.feeds: Feeds | None = None
         self._waits: dict[Version, concurrent.futures.Future[Any]] = {}
 
     def open(self) -> Endpoint:
@@ -160,6 +170,7 @@ class Session:
 
     async def _connect(self) -> Connection:
         self._connection = await connect(self._door.coordinator, self._door.token, str(self._door.member), _CONNECT_S)
+        self._is_wanting = False
         return self._connection
 
     async def _listen(self, connection: Connection) -> None:
@@ -196,13 +207,30 @@ class Session:
             return
         match message:
             case Push(roster=roster):
-                inbox.pushed(roster)
+                self._is_wanting = False
+                self._hold(inbox, roster)
+            case Amend(change=change):
+                self._amend(inbox, change)
+            case Listen(roster=roster):
+                inbox.listen_told(roster)
             case Stop():
                 inbox.stop_asked()
             case Refuse(why=why, is_lost=is_lost):
                 inbox.refused(why, is_lost)
             case _:
                 self._journal.write(Refused(peer="coordinator", why=f"sent {type(message).__name__}"))
+
+    def _hold(self, inbox: Inbox, roster: Roster) -> None:
+        self._held = roster
+        inbox.pushed(roster)
+
+    def _amend(self, inbox: Inbox, change: Change) -> None:
+        match apply(self._held, change):
+            case Roster() as roster:
+                self._hold(inbox, roster)
+            case Misfit(why=why) if not self._is_wanting:
+                self._is_wanting = True
+                self._outbox.put_nowait(Missed(member=self._door.member, why=why))
 
     async def _speak(self) -> None:
         while True:
@@ -229,7 +257,7 @@ class Session:
         self._loop.call_later(_PULSE_S, self._pulse)
 
     async def _peer(self, connection: Connection) -> None:
-        """Another member: it comes to a formation, or asks for state."""
+        """Another worker: it comes to a formation, asks for state, or wants to be fed."""
         while True:
             message = await connection.receive()
             match message:
@@ -244,6 +272,11 @@ class Session:
                     return
                 case Ask():
                     await self.donor.answer(connection, message)
+                case Want(member=member) if str(member) == connection.name:
+                    self.snapshots.answer(*connection.detach(), message)
+                    return
+                case Attend(listener=listener) if self.feeds is not None and str(listener.member) == connection.name:
+                    await self.feeds.attend(connection, listener)
                 case _:
                     self._refuse(connection.name, f"sent {type(message).__name__}")
                     return

@@ -1,21 +1,25 @@
 """The link of a job of one: `python train.py`. The same Attendance, with a roster of one that is always formed."""
 
 import msgspec
+import torch
 
 from regrow.collectives.group import Group, Solo
-from regrow.core.effects import Fetch, Form, Immediate, Serve
+from regrow.core.effects import Fetch, Form, Immediate, Load, Serve, Snap
 from regrow.core.errors import Invariant
 from regrow.core.events import Event, Formed, RosterPushed
 from regrow.core.lanes import Cell
-from regrow.core.messages import Offer
-from regrow.core.roster import Endpoint, Member, Version, compose
+from regrow.core.listener import Listener
+from regrow.core.messages import Offer, Part
+from regrow.core.roster import Endpoint, Member, Present, Version, compose
+from regrow.state.snapshot import Snapshot
 from regrow.worker.healing import Received
+from regrow.worker.stripes import Place
 
 ME = Member("solo", 0)
 
 
 def founding(lanes: int, skips: tuple[Cell, ...]) -> RosterPushed:
-    roster = compose(Version(1, 1), {ME: (Endpoint("", 0), True)}, lanes, 0, "alone")
+    roster = compose(Version(1, 1), {ME: Present(endpoint=Endpoint("", 0), founder=True)}, lanes, 0, "alone")
     return RosterPushed(roster=msgspec.structs.replace(roster, skips=skips))
 
 
@@ -34,3 +38,12 @@ class SoloLink:
 
     def fetch(self, effect: Fetch) -> Received:
         raise Invariant("a job of one has nobody to fetch from")
+
+    def snap(self, effect: Snap, snapshot: Snapshot) -> None:
+        raise Invariant("nobody listens to a job of one")
+
+    def load(self, effect: Load, place: Place) -> Received:
+        raise Invariant("a job of one has nobody to load from")
+
+    def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
+        raise Invariant("nobody listens to a job of one")

@@ -4,6 +4,7 @@ Before the commit `.grad` is empty outside `backward`, so that no mistake in the
 gradients: whatever goes wrong, the next use of the job raises and says what to do.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, NoReturn
@@ -13,10 +14,10 @@ import torch
 from regrow.core.effects import Commit, Compute, Leave, Reduce
 from regrow.core.errors import ConfigError
 from regrow.core.events import LaneDone
-from regrow.core.lanes import lanes_in
+from regrow.core.lanes import lanes_in, leaf
 from regrow.core.order import commit_seed, microbatch_seed
 from regrow.core.progress import Phase
-from regrow.core.records import Committed, Fact, LaneComputed
+from regrow.core.records import Audited, Committed, Fact, LaneComputed
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.byproducts import Byproducts
 from regrow.worker.buffers import Buffers
@@ -39,9 +40,6 @@ class Microbatch(Enum):
 class Step:
     """What the outer loop yields."""
 
-    live = True
-    """False while a joiner replays steps that were committed without it."""
-
     def __init__(
         self,
         first: Compute | Commit | Reduce,
@@ -54,6 +52,10 @@ class Step:
         fail: Callable[[Leave], NoReturn],
     ) -> None:
         self.index = first.step
+        self.live = not (
+            first.by == "record" if isinstance(first, Commit) else isinstance(first, Compute) and first.is_audit
+        )
+        """False while a joiner replays steps that were committed without it."""
         self.loss: float = float("nan")
         """The weighted mean over the step's microbatches: the same on every replica. Known after the inner loop."""
         self.reporter = False
@@ -75,6 +77,9 @@ class Step:
         self._first: Compute | Commit | Reduce | None = first
         self._microbatch = Microbatch.NONE
         self._lane: int | None = None
+        self._audited: int | None = None
+        self._lane_s: list[float] = []
+        """How long each lane took that was computed here."""
 
     def __iter__(self) -> Iterator[Any]:
         if self._first is None:
@@ -133,6 +138,7 @@ class Step:
 
     def _hand_out(self, work: Compute) -> Iterator[Any]:
         lane, grid, partials = work.lane, self._data.grid, self._driver.partials
+        begun_s = time.monotonic()
         partials.begin_lane()
         self._buffers.rewind()
         self.metrics.begin_lane()
@@ -154,10 +160,16 @@ class Step:
         floats, others = self._buffers.take(self.index)
         partials.end_lane(lane, Byproducts(1, floats, others, self.metrics.end_lane(), self._data.end_lane(lane)))
         self._lane = None
+        self._lane_s.append(time.monotonic() - begun_s)
         stamp.enter(Phase.TURN)
-        self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
-        faultpoint("lane", step=self.index, lane=lane)
-        self._driver.tell(LaneDone(lane=lane))
+        digest = partials.digest(lane) if work.digests else None
+        if work.is_audit:
+            partials.drop([leaf(lane)])
+        else:
+            self._note(LaneComputed(step=self.index, lane=lane, start=positions.start, stop=positions.stop))
+        faultpoint("audit" if work.is_audit else "lane", step=self.index, lane=lane)
+        self._driver.tell(LaneDone(lane=lane, digest=digest))
+        self._audited = lane if work.is_audit else None
 
     def _close(self) -> None:
         if self._microbatch is Microbatch.OPEN:
@@ -178,7 +190,14 @@ class Step:
     def _commit(self, commit: Commit) -> None:
         self._driver.stamp.enter(Phase.COMMIT, self.index)
         self._guard.check(self.index)
+        if commit.by == "record":
+            self._driver.take_in(commit)
+            if self._audited is not None:
+                self._note(Audited(step=self.index, lane=self._audited))
         result = self._driver.partials.publish()
+        self._driver.feed(commit, result)
+        if self.live:
+            self._driver.timed(len(self._lane_s), sum(self._lane_s))
         self._buffers.commit(result.byproducts, self.index)
         self._data.commit(result.byproducts.positions)
         self.metrics.agree(result.byproducts.metrics)

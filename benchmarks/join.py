@@ -1,0 +1,258 @@
+"""Claim: a lost replica grows back while the others train: their steps take at most 1.3 times as long, with a core each.
+
+A job of two replicas and about 10 M parameters. Again and again the one that is not r0 is killed with SIGKILL, in three jobs
+that take turns: `restarted` (its next life starts), `spare` (--spares 1: the model is built, the worker parked) and `shadow`
+(--spares 1 --shadow: a spectator takes over). Medians over the kills, from the journals, on one machine's monotonic clock:
+
+    full       seconds from the signal until the first step is committed in which all replicas had lanes
+    step       milliseconds of r0's steps with all replicas at work
+    alone      with one lost that is not replaced: a job of its own (--max-restarts 0), before and after the others
+    beside     with one lost, while its successor loads, replays and is audited; `ratio` is beside / alone
+    cpu        what the successor used of a core meanwhile
+
+and where `full` goes, each up to: seen (the exit is reaped), roster, attached (the successor has lines to the members), fed
+(the snapshot is copied), loaded, audited, entered, committed.
+
+    python benchmarks/join.py [--kills 10] [--json FILE]
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+
+from regrow.core.records import (
+    Audited,
+    Committed,
+    Fact,
+    ListenerAttached,
+    ListenerFed,
+    RosterAdopted,
+    RosterMade,
+    SnapshotLoaded,
+    WorkerExited,
+    WorkerStarted,
+)
+from regrow.shell.journal import read
+
+HERE = Path(__file__).parent
+REGROW = Path(sys.executable).with_name("regrow")
+GOES_ON = ("--max-restarts", "100000", "--max-job-restarts", "100000", "--restart-backoff", "0")
+MODES = {
+    "restarted": GOES_ON,
+    "spare": (*GOES_ON, "--spares", "1"),
+    "shadow": (*GOES_ON, "--spares", "1", "--shadow"),
+    "alone": ("--max-restarts", "0"),
+}
+MARKS = ("seen", "roster", "attached", "fed", "loaded", "audited", "entered", "committed")
+REPLICAS = 2
+QUIET = 12
+"""Steps at full strength before each kill."""
+DEADLINE_S = 180.0
+TICKS = os.sysconf("SC_CLK_TCK")
+
+Facts = list[tuple[int, Fact]]
+"""With their times in nanoseconds."""
+
+
+def wait_for(condition: Callable[[], object], what: str) -> object:
+    end = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        if time.monotonic() > end:
+            sys.exit(f"waited {DEADLINE_S:g} s in vain for {what}")
+        time.sleep(0.02)
+    return found
+
+
+class Job:
+    def __init__(self, folder: Path, mode: str) -> None:
+        self.folder = folder
+        command = [REGROW, "run", "--replicas", str(REPLICAS), "--lanes", "4", "--run-dir", folder, *MODES[mode]]
+        command += [HERE / "join_job.py"]
+        self.log = folder.with_suffix(".txt")
+        with self.log.open("wb") as out:
+            self.process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT)
+
+    def facts(self) -> dict[str, Facts]:
+        if self.process.poll() is not None:
+            sys.exit(f"the job ended: {self.log.read_text(errors='replace')[-2000:]}")
+        folder = self.folder / "journal"
+        return {each.who: [(line.ns, line.what) for line in each.lines] for each in read(folder)} if folder.is_dir() else {}
+
+    def workers(self, since_ns: int = 0) -> list[str] | None:
+        """Those who have lanes, once all replicas do and a while has passed; with --spares, once the spare is there too."""
+        facts = self.facts()
+        made = [fact for ns, fact in facts.get("coordinator", ()) if isinstance(fact, RosterMade) and ns > since_ns]
+        if not made:
+            return None
+        seats = {str(seat.member): seat.lanes for seat in made[-1].seats}
+        working = [who for who, lanes in seats.items() if lanes]
+        full = [
+            fact for _, fact in facts.get("r0.0", ()) if isinstance(fact, Committed) and fact.attempt == made[-1].version
+        ]
+        return working if len(working) == REPLICAS and len(full) >= QUIET and self._is_spared(facts, seats) else None
+
+    def _is_spared(self, facts: dict[str, Facts], seats: dict[str, tuple[int, ...]]) -> bool:
+        if "--shadow" in self.process.args:
+            return any(not lanes for lanes in seats.values())
+        started = {str(fact.member) for _, fact in facts["agent"] if isinstance(fact, WorkerStarted)}
+        gone = {str(fact.member) for _, fact in facts["agent"] if isinstance(fact, WorkerExited)}
+        parked = [who for who in started - gone - seats.keys() if "ready" in self._output(who)]
+        return "--spares" not in self.process.args or bool(parked)
+
+    def _output(self, who: str) -> str:
+        path = self.folder / "output" / f"{who}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def pid(self, who: str) -> int:
+        return next(
+            fact.pid for _, fact in self.facts()["agent"] if isinstance(fact, WorkerStarted) and str(fact.member) == who
+        )
+
+
+def cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def strike(job: Job) -> dict[str, float]:
+    working = wait_for(job.workers, "all replicas to be at work")
+    victim = next(who for who in working if who != "r0.0")
+    pid = job.pid(victim)
+    sent_ns = time.monotonic_ns()
+    os.kill(pid, signal.SIGKILL)
+    used = watched(job, sent_ns)
+    wait_for(lambda: job.workers(sent_ns), "all replicas to be back")
+    return measured(job.facts(), sent_ns, used)
+
+
+def left_alone() -> float:
+    """Milliseconds of r0's steps once the other is lost for good."""
+    with tempfile.TemporaryDirectory(prefix="regrow-join-") as folder:
+        job = Job(Path(folder) / "run", "alone")
+        try:
+            os.kill(
+                job.pid(next(who for who in wait_for(job.workers, "both to be at work") if who != "r0.0")), signal.SIGKILL
+            )
+            sent_ns = time.monotonic_ns()
+
+            def since() -> list[float]:
+                commits = [(ns, fact) for ns, fact in job.facts()["r0.0"] if isinstance(fact, Committed)]
+                return list(steps(commits, sent_ns, time.monotonic_ns()))
+
+            wait_for(lambda: len(since()) >= 3 * QUIET, "some steps alone")
+            return statistics.median(since()[2:])
+        finally:
+            job.process.send_signal(signal.SIGKILL)
+            job.process.wait()
+
+
+def watched(job: Job, sent_ns: int) -> float:
+    """What the successor used of a core between its first line to a member and its roster."""
+
+    def joiner() -> tuple[str, int] | None:
+        attached = [f for ns, f in job.facts().get("r0.0", ()) if ns > sent_ns and isinstance(f, ListenerAttached)]
+        return (who := str(attached[-1].listener.member), job.pid(who)) if attached else None
+
+    def back() -> object:
+        return job.workers(sent_ns) or joiner()
+
+    found = wait_for(back, "a successor to listen, or a shadow to take over")
+    if not isinstance(found, tuple):
+        return 0.0
+    who, pid = found
+    begun_s, begun_cpu_s = time.monotonic(), cpu_s(pid)
+    wait_for(lambda: any(isinstance(fact, RosterAdopted) for _, fact in job.facts().get(who, ())), "it to enter")
+    return (cpu_s(pid) - begun_cpu_s) / (time.monotonic() - begun_s)
+
+
+def measured(facts: dict[str, Facts], sent_ns: int, used: float) -> dict[str, float]:
+    def first(who: str, kind: type[Fact], matches: Callable[[Fact], bool] = lambda _: True) -> int | None:
+        return next((ns for ns, fact in facts[who] if ns > sent_ns and isinstance(fact, kind) and matches(fact)), None)
+
+    rosters = [(ns, fact) for ns, fact in facts["coordinator"] if ns > sent_ns and isinstance(fact, RosterMade)]
+    full = next(fact for _, fact in rosters if sum(bool(seat.lanes) for seat in fact.seats) == REPLICAS)
+    comes = next(str(seat.member) for seat in full.seats if seat.lanes and str(seat.member) != "r0.0")
+    is_full = lambda fact: getattr(fact, "attempt", getattr(fact, "version", None)) == full.version  # noqa: E731
+    ends = {
+        "seen": first("agent", WorkerExited),
+        "roster": rosters[0][0],
+        "attached": first("r0.0", ListenerAttached),
+        "fed": first("r0.0", ListenerFed),
+        "loaded": first(comes, SnapshotLoaded),
+        "audited": first(comes, Audited),
+        "entered": first(comes, RosterAdopted, is_full),
+        "committed": first("r0.0", Committed, is_full),
+    }
+    marks = [(name, ns) for name, ns in ends.items() if ns is not None and (full.base is not None or name not in MARKS[2:6])]
+    found = {
+        f"to {name}": (ns - before) / 1e6
+        for (name, ns), before in zip(marks, [sent_ns, *(ns for _, ns in marks)], strict=False)
+    }
+    commits = [(ns, fact) for ns, fact in facts["r0.0"] if isinstance(fact, Committed)]
+    found["full"] = (ends["committed"] - sent_ns) / 1e9
+    found["step"] = statistics.median(steps(commits, sent_ns - 10**12, sent_ns))
+    if full.base is not None and ends["attached"] is not None:
+        beside = list(steps(commits, ends["attached"], ends["entered"]))
+        if beside:
+            found |= {"beside": statistics.median(beside), "slowest": max(beside)}
+        found["cpu"] = used
+    return found
+
+
+def steps(commits: Facts, start: int, stop: int) -> Iterator[float]:
+    """Milliseconds between two commits that both lie within."""
+    within = [ns for ns, _ in commits if start <= ns <= stop][-40:]
+    return ((after - before) / 1e6 for before, after in pairwise(within))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--json", type=Path, default=HERE / "results" / "join.json")
+    args = parser.parse_args()
+    found: dict[str, dict[str, float]] = {}
+    alone = [left_alone()]
+    for mode in ("restarted", "spare", "shadow"):
+        with tempfile.TemporaryDirectory(prefix="regrow-join-") as folder:
+            job = Job(Path(folder) / "run", mode)
+            rows: list[dict[str, float]] = []
+            try:
+                for number in range(args.kills):
+                    rows.append(strike(job))
+                    print(f"{mode}, kill {number + 1} of {args.kills}: {rows[-1]['full']:.2f} s", flush=True)
+            finally:
+                job.process.send_signal(signal.SIGKILL)
+                job.process.wait()
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            found[mode] = {name: round(statistics.median(row[name] for row in rows if name in row), 3) for name in names}
+            print("  ".join(f"{name} {value:g}" for name, value in found[mode].items()), flush=True)
+    alone_ms = round(statistics.mean([*alone, left_alone()]), 3)
+    ratio = round(found["restarted"]["beside"] / alone_ms, 3)
+    print(f"alone {alone_ms}  ratio {ratio}")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
+    report = {
+        "claim": __doc__.splitlines()[0],
+        "kills": args.kills,
+        "replicas": REPLICAS,
+        "alone": alone_ms,
+        "ratio": ratio,
+        "medians": found,
+        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
+        "commit": commit.stdout.strip(),
+    }
+    args.json.parent.mkdir(parents=True, exist_ok=True)
+    args.json.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Listeners: joiners that the members feed with committed records, and how each is told from the others.
+
+A listener is in no group. Whatever becomes of it, a step neither waits for it nor notices it.
+"""
+
+from hashlib import blake2b
+from typing import Any
+
+import msgspec
+
+from regrow.core.lanes import Node
+from regrow.core.roster import Member, Version
+
+
+class Listener(msgspec.Struct, frozen=True, order=True, array_like=True):
+    """One try of a joiner to listen. A later try is another listener: its lines may reach some members before others."""
+
+    member: Member
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.member} (try {self.attempt})"
+
+    @property
+    def number(self) -> int:
+        """As a row states it; never 0."""
+        return int.from_bytes(blake2b(str(self).encode(), digest_size=8).digest(), "little") or 1
+
+
+class Feed(msgspec.Struct, frozen=True, kw_only=True):
+    """This member's part of what a listener is sent: one of `count` parts of every record."""
+
+    listener: Listener
+    index: int
+    count: int
+
+
+class Lane(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane that a member computed, and the digest of its gradient: a joiner must come to the same."""
+
+    lane: int
+    digest: int
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """What a committed step was, but for the bytes of its gradient."""
+
+    step: int
+    attempt: Version
+    digest: int
+    holdings: tuple[tuple[Node, ...], ...]
+    last: int
+    """The job ends before this step."""
+    switch: Version | None = None
+    """The planned roster that its members went on under."""
+    lane: Lane | None = None
+
+
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed record that is whole here."""
+
+    record: Record
+    gradient: Any
+    """The shell's own; here it is only handed on."""

@@ -1,0 +1,98 @@
+"""A donor's copy of the tracked state at one committed step, as one ribbon of bytes.
+
+Training waits for the copy and for nothing else: it is one pass over the state into memory that is there already. Memory
+that was never touched costs several times as much as the copy itself, so a snapshot's is used again for the next, and can
+be made ready ahead, by another thread. Digests are the server's to make, later.
+"""
+
+import ctypes
+import threading
+import weakref
+
+import torch
+
+from regrow.core.messages import Offer
+from regrow.core.stripes import PIECE_BYTES, count
+from regrow.state.memory import bytes_of, plain
+from regrow.state.ribbon import digest
+from regrow.state.tracked import decode_skeleton
+from regrow.state.tree import in_order
+
+
+class Snapshot:
+    """One step's state. Its memory is used again once nobody refers to it."""
+
+    def __init__(self, offer: Offer, memory: torch.Tensor, size_bytes: int) -> None:
+        self.offer = offer
+        """But for the digest, which is not known yet."""
+        self.size_bytes = size_bytes
+        self.count = count(size_bytes)
+        self._bytes = bytes_of(memory)[:size_bytes]
+        self._memory = memory
+
+    @property
+    def step(self) -> int:
+        return self.offer.step
+
+    def piece(self, number: int) -> memoryview:
+        """Only for as long as the snapshot is referred to."""
+        return self._bytes[number * PIECE_BYTES : min((number + 1) * PIECE_BYTES, self.size_bytes)]
+
+    def digest(self, number: int) -> bytes:
+        return digest([self.piece(number)])
+
+
+class Darkroom:
+    """Makes snapshots, and keeps the memory of one that is no longer used."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._memory: torch.Tensor | None = None
+        self._user: weakref.ref[Snapshot] | None = None
+
+    def prepare(self, size_bytes: int, pinned: bool = False) -> None:
+        """Have memory for a snapshot of this size: on any thread, before training has to wait for it."""
+        with self._lock:
+            self._reserve(size_bytes, pinned)
+
+    def take(self, offer: Offer, tensors: list[torch.Tensor]) -> Snapshot:
+        """Copy these tensors, which the offer's skeleton names by index. They must not change meanwhile."""
+        order = [tensors[index] for index in in_order(decode_skeleton(offer.skeleton))]
+        size = sum(tensor.nbytes for tensor in order)
+        with self._lock:
+            memory = self._reserve(size, pinned=any(tensor.is_cuda for tensor in order))
+            snapshot = Snapshot(offer, memory, size)
+            self._user = weakref.ref(snapshot)
+        _copy(order, memory)
+        return snapshot
+
+    def free(self) -> None:
+        """Nobody is expected to join soon: give the memory back as soon as its snapshot is done with."""
+        with self._lock:
+            self._memory = self._user = None
+
+    def _reserve(self, size_bytes: int, pinned: bool) -> torch.Tensor:
+        is_free = self._user is None or self._user() is None
+        if self._memory is None or not is_free or self._memory.nbytes < size_bytes or self._memory.is_pinned() < pinned:
+            self._user = None
+            self._memory = None  # first: two of them may not fit
+            self._memory = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
+            self._memory.zero_()  # the pages are made here, not under the copy
+        return self._memory
+
+
+def _copy(tensors: list[torch.Tensor], memory: torch.Tensor) -> None:
+    start = 0
+    devices = set()
+    for tensor in tensors:
+        size = tensor.nbytes
+        if tensor.is_cuda and size:
+            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+            memory[start : start + size].copy_(flat, non_blocking=True)
+            devices.add(tensor.device)
+        elif size:
+            held = plain(tensor)
+            ctypes.memmove(memory.data_ptr() + start, held.data_ptr(), size)  # as fast as memory is, and without the GIL
+        start += size
+    for device in devices:
+        torch.cuda.synchronize(device)

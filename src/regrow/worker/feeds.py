@@ -1,0 +1,83 @@
+"""A member's lines to listeners: each is sent its part of every record, in order, while the step goes on.
+
+Lives on the session's loop. A listener that takes less than it is sent is let go once too much waits for it: nobody else
+notices.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from regrow.core.errors import PeerError
+from regrow.core.events import Event, ListenerCame, ListenerGone
+from regrow.core.listener import Listener
+from regrow.core.messages import Begin, Part, Thanks
+from regrow.core.records import Fact, ListenerAttached
+from regrow.state.memory import bytes_of
+from regrow.wire.tcp import Connection
+
+
+class _Item(NamedTuple):
+    message: Begin | Part
+    data: torch.Tensor
+
+
+class _Line:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.items: asyncio.Queue[_Item] = asyncio.Queue()
+        self.waiting_bytes = 0
+
+
+class Feeds:
+    """`done(listener)` is called once a listener needs its snapshot no longer."""
+
+    def __init__(
+        self,
+        room_bytes: int,
+        notify: Callable[[Event], None],
+        note: Callable[[Fact], None],
+        done: Callable[[Listener], None],
+    ) -> None:
+        self._room_bytes = room_bytes
+        self._notify = notify
+        self._note = note
+        self._done = done
+        self._lines: dict[Listener, _Line] = {}
+
+    async def attend(self, connection: Connection, listener: Listener) -> None:
+        """Returns when the line is lost."""
+        line = self._lines[listener] = _Line(connection)
+        self._note(ListenerAttached(listener=listener))
+        self._notify(ListenerCame(listener=listener))
+        sending = asyncio.create_task(self._send(line))
+        try:
+            while isinstance(await connection.receive(), Thanks):
+                self._done(listener)
+        finally:
+            sending.cancel()
+            self._lines.pop(listener, None)
+            self._done(listener)
+            self._notify(ListenerGone(listener=listener))
+
+    def send(self, listener: Listener, message: Begin | Part, data: torch.Tensor) -> None:
+        line = self._lines.get(listener)
+        if line is None:
+            return
+        line.waiting_bytes += data.numel()
+        if line.waiting_bytes > self._room_bytes and not line.items.empty():
+            line.connection.abort()
+            return
+        line.items.put_nowait(_Item(message, data))
+
+    async def _send(self, line: _Line) -> None:
+        try:
+            while True:
+                item = await line.items.get()
+                await line.connection.send(item.message)
+                await line.connection.send_raw(bytes_of(item.data))
+                line.waiting_bytes -= item.data.numel()
+        except PeerError:
+            line.connection.abort()  # whoever receives on it wakes, and ends this

@@ -1,0 +1,304 @@
+"""A joiner that listens, and the members that feed it and go on with it: events in, effects equal."""
+
+import msgspec
+import pytest
+from test_attendance import DIGEST, V1, V2, V3, A, B, J, Story, roster, row, stated
+
+from regrow.core.attendance import Task
+from regrow.core.boundary import Row
+from regrow.core.effects import Abort, Adopt, Bound, Commit, Compute, Form, Hear, Hush, Leave, Load, Snap, Tell
+from regrow.core.errors import PeerError
+from regrow.core.events import (
+    Bounded,
+    Broken,
+    Event,
+    Exchanged,
+    Formed,
+    LaneDone,
+    ListenerCame,
+    ListenerGone,
+    ListenTold,
+    Loaded,
+    LoadFailed,
+    Overran,
+    Recorded,
+    Reduced,
+    RosterPushed,
+    SnapshotsTaken,
+    StepEntered,
+    Unheard,
+)
+from regrow.core.hearing import Begun, Hearing
+from regrow.core.lanes import Node
+from regrow.core.listener import Feed, Heard, Lane, Listener, Record
+from regrow.core.messages import CaughtUp, Complain, Entered, Overflowed, Released
+from regrow.core.roster import Member, Roster, Version
+
+FIRST = Listener(J, 1)
+HOLDINGS = ((Node(0, 2),), (Node(2, 4),))
+
+
+def planned(*members: Member) -> Roster:
+    return msgspec.structs.replace(roster(V2, *members), base=V1)
+
+
+def record(step: int, lane: Lane | None = None, switch: Version | None = None) -> Heard:
+    said = Record(step=step, attempt=V1, digest=DIGEST, holdings=HOLDINGS, last=9, switch=switch, lane=lane)
+    return Heard(record=said, gradient=f"gradient {step}")
+
+
+class Joiner(Story):
+    def __init__(self) -> None:
+        super().__init__(J, steps=9)
+
+    def listening(self) -> "Joiner":
+        self.hears(StepEntered(), ListenTold(roster=roster(V1, A, B)))
+        return self
+
+    def loaded(self, step: int = 3) -> "Joiner":
+        self.listening().hears(SnapshotsTaken(listener=FIRST, step=step), Loaded(listener=FIRST))
+        return self
+
+    def audited(self) -> "Joiner":
+        """At step 4, and every record so far replayed."""
+        lane = Lane(lane=2, digest=5)
+        self.loaded().hears(Recorded(listener=FIRST, heard=record(3, lane)), LaneDone(lane=2, digest=5), StepEntered())
+        return self
+
+
+def rows(story: Story, **more: object) -> Event:
+    said = tuple(Row(version=V1, step=story.member.step, digest=DIGEST, stop=False, **more) for _ in range(2))
+    return Bounded(version=V1, rows=said)
+
+
+# The joiner
+
+
+def test_a_listener_loads_then_says_that_it_has_caught_up() -> None:
+    joiner = Joiner()
+    joiner.hears(StepEntered())
+    told = roster(V1, A, B)
+    assert joiner.hears(ListenTold(roster=told)) == [Hear(listener=FIRST, roster=told)]
+    assert joiner.hears(SnapshotsTaken(listener=FIRST, step=3)) == [Load(listener=FIRST, step=3, donors=(A, B))]
+    assert joiner.hears(Loaded(listener=FIRST)) == [Tell(message=CaughtUp(member=J, step=3))]
+
+
+def test_it_computes_a_lane_again_inside_the_step_of_its_record() -> None:
+    joiner = Joiner().loaded()
+    heard = record(3, Lane(lane=2, digest=5))
+    assert joiner.hears(Recorded(listener=FIRST, heard=heard)) == [Compute(step=3, lane=2, digests=True, is_audit=True)]
+    (commit,) = joiner.hears(LaneDone(lane=2, digest=5))
+    assert isinstance(commit, Commit) and commit.by == "record" and commit.gradient == "gradient 3"
+    assert joiner.hears(StepEntered()) == []
+    (commit,) = joiner.hears(Recorded(listener=FIRST, heard=record(4, Lane(lane=1, digest=6))))
+    assert isinstance(commit, Commit) and commit.step == 4, "one audit is enough"
+
+
+def test_who_computes_other_bits_is_not_let_in() -> None:
+    joiner = Joiner().loaded()
+    joiner.hears(Recorded(listener=FIRST, heard=record(3, Lane(lane=2, digest=5))))
+    hush, leave = joiner.hears(LaneDone(lane=2, digest=6))
+    assert hush == Hush() and isinstance(leave, Leave) and leave.fault == "refused" and "audit" in leave.why
+    assert joiner.member.task is Task.GONE
+
+
+def test_a_planned_roster_is_formed_after_the_audit_and_entered_by_a_record() -> None:
+    joiner = Joiner().loaded()
+    next_ = planned(A, B, J)
+    assert joiner.hears(RosterPushed(roster=next_)) == []
+    joiner.hears(Recorded(listener=FIRST, heard=record(3, Lane(lane=2, digest=5))))
+    form, _ = joiner.hears(LaneDone(lane=2, digest=5))
+    assert form == Form(roster=next_)
+    joiner.hears(StepEntered(), Formed(version=V2))
+    abort, adopt, hush, commit = joiner.hears(Recorded(listener=FIRST, heard=record(4, switch=V2)))
+    assert (abort, hush) == (Abort(below=V1), Hush())
+    assert isinstance(adopt, Adopt) and adopt.resolution.step == 5
+    assert isinstance(commit, Commit) and commit.step == 4
+    entered, compute = joiner.hears(StepEntered())
+    assert entered == Tell(message=Entered(member=J, version=V2, step=5))
+    assert isinstance(compute, Compute) and not compute.is_audit
+
+
+def test_an_audit_of_an_earlier_try_does_not_count() -> None:
+    joiner = Joiner().loaded()
+    joiner.hears(RosterPushed(roster=planned(A, B, J)), Recorded(listener=FIRST, heard=record(3, Lane(lane=2, digest=5))))
+    told, hear = joiner.hears(Unheard(listener=FIRST, why=""))
+    assert told == Tell(message=CaughtUp(member=J, step=None)) and isinstance(hear, Hear)
+    (commit,) = joiner.hears(LaneDone(lane=2, digest=5))
+    assert isinstance(commit, Commit), "the loop is inside that step, and nothing is formed"
+
+
+def test_a_line_lost_after_the_audit_is_complained_of_when_a_roster_counts_on_the_joiner() -> None:
+    joiner = Joiner().audited()
+    joiner.hears(RosterPushed(roster=planned(A, B, J)))
+    hush, tell = joiner.hears(Unheard(listener=FIRST, why=""))
+    assert hush == Hush() and isinstance(tell, Tell) and isinstance(tell.message, Complain) and tell.message.version == V2
+    assert joiner.hears(ListenTold(roster=roster(V1, A, B))) == [], "the answer is a newer roster"
+    assert joiner.hears(RosterPushed(roster=planned(A, B, J))) == [tell], "and it is said again"
+
+
+@pytest.mark.parametrize("event", [Unheard(listener=FIRST, why=""), LoadFailed(listener=FIRST, why="")])
+def test_a_try_that_fails_is_begun_again(event: Event) -> None:
+    joiner = Joiner().listening()
+    joiner.hears(SnapshotsTaken(listener=FIRST, step=3))
+    effects = joiner.hears(event)
+    assert effects[-1:] == [Hear(listener=Listener(J, 2), roster=roster(V1, A, B))]
+
+
+def test_who_is_cut_off_again_and_again_asks_the_others_to_wait() -> None:
+    joiner = Joiner().listening()
+    for attempt in (1, 2):
+        joiner.hears(
+            SnapshotsTaken(listener=Listener(J, attempt), step=3), LoadFailed(listener=Listener(J, attempt), why="")
+        )
+    joiner.hears(SnapshotsTaken(listener=Listener(J, 3), step=4))
+    hush, tell = joiner.hears(LoadFailed(listener=Listener(J, 3), why=""))
+    assert hush == Hush() and isinstance(tell, Tell) and isinstance(tell.message, Overflowed)
+
+
+def test_too_much_to_replay_is_told_until_a_roster_answers() -> None:
+    joiner = Joiner().loaded()
+    hush, tell = joiner.hears(Overran(listener=FIRST, why="full"))
+    assert (hush, tell) == (Hush(), Tell(message=Overflowed(member=J, why="full")))
+    assert joiner.hears(ListenTold(roster=roster(V1, A, B))) == [tell]
+    seated = roster(V3, A, B, J)
+    assert joiner.hears(RosterPushed(roster=seated)) == [Abort(below=V3), Form(roster=seated)]
+
+
+def test_a_roster_that_needs_a_resolve_ends_the_listening() -> None:
+    joiner = Joiner().audited()
+    seated = roster(V3, A, J)
+    assert joiner.hears(RosterPushed(roster=seated)) == [Abort(below=V3), Hush(), Form(roster=seated)]
+    (exchange,) = joiner.hears(Formed(version=V3))
+    assert exchange.statement.holds_state is False, "what it has replayed is nobody's testimony"
+
+
+# The members
+
+
+def test_a_listener_that_all_have_a_line_to_is_fed_from_the_next_step_on() -> None:
+    story = Story(steps=9).seated()
+    story.hears(ListenerCame(listener=FIRST), LaneDone(lane=0), LaneDone(lane=1))
+    (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+    assert isinstance(bound, Bound) and bound.row.listener == FIRST.number
+    (commit,) = story.hears(rows(story, listener=FIRST.number))
+    assert isinstance(commit, Commit) and commit.feeds == ()
+    feed = Feed(listener=FIRST, index=0, count=2)
+    snap, compute = story.hears(StepEntered())
+    assert snap == Snap(step=1, feeds=(feed,))
+    assert compute == Compute(step=1, lane=0, digests=True)
+    story.hears(LaneDone(lane=0, digest=5), LaneDone(lane=1), Reduced(version=V1, digest=DIGEST))
+    (commit,) = story.hears(rows(story))
+    assert commit.feeds == (feed,) and commit.lane == Lane(lane=0, digest=5)
+
+
+def test_a_listener_that_another_member_does_not_name_waits() -> None:
+    story = Story(steps=9).reduced()
+    story.hears(ListenerCame(listener=FIRST))
+    said = (row(V1, 0), msgspec.structs.replace(row(V1, 0), listener=FIRST.number))
+    story.hears(Bounded(version=V1, rows=said))
+    assert not any(isinstance(effect, Snap) for effect in story.hears(StepEntered()))
+
+
+def test_a_listener_that_is_gone_is_fed_no_more() -> None:
+    story = Story(steps=9).reduced()
+    story.hears(ListenerCame(listener=FIRST), rows(story, listener=FIRST.number), ListenerGone(listener=FIRST))
+    assert story.hears(StepEntered()) == [Compute(step=1, lane=0)]
+
+
+def test_everybody_ready_goes_on_under_the_planned_roster() -> None:
+    story = Story(steps=9).seated()
+    next_ = planned(A, B, J)
+    assert story.hears(RosterPushed(roster=next_)) == [Form(roster=next_)]
+    story.hears(LaneDone(lane=0), LaneDone(lane=1), Formed(version=V2))
+    (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+    assert isinstance(bound, Bound) and (bound.version, bound.row.ready) == (V1, V2)
+    abort, adopt, commit = story.hears(rows(story, ready=V2))
+    assert abort == Abort(below=V1), "others may still read the last table of the base"
+    assert isinstance(adopt, Adopt) and adopt.resolution.version == V2 and adopt.drop == ()
+    assert isinstance(commit, Commit) and commit.switch == V2
+    entered, compute = story.hears(StepEntered())
+    assert entered == Tell(message=Entered(member=A, version=V2, step=1))
+    assert isinstance(compute, Compute)
+
+
+def test_one_who_is_not_ready_keeps_all_under_the_base() -> None:
+    story = Story(steps=9).seated()
+    story.hears(RosterPushed(roster=planned(A, B, J)), Formed(version=V2), LaneDone(lane=0), LaneDone(lane=1))
+    story.hears(Reduced(version=V1, digest=DIGEST))
+    said = (msgspec.structs.replace(row(V1, 0), ready=V2), row(V1, 0))
+    (commit,) = story.hears(Bounded(version=V1, rows=said))
+    assert commit.switch is None
+    assert story.hears(StepEntered()) == [Compute(step=1, lane=0)]
+
+
+def test_who_has_no_seat_in_the_planned_roster_hands_over_and_leaves() -> None:
+    story = Story(steps=9).reduced()
+    assert story.hears(RosterPushed(roster=planned(B, J))) == []
+    (commit,) = story.hears(rows(story, ready=V2))
+    assert isinstance(commit, Commit)
+    told, leave = story.hears(StepEntered())
+    assert told == Tell(message=Released(member=A, version=V1, step=1))
+    assert isinstance(leave, Leave) and leave.fault == "left"
+
+
+def test_a_failure_meanwhile_takes_the_planned_roster_s_place() -> None:
+    story = Story(steps=9).seated()
+    story.hears(RosterPushed(roster=planned(A, B, J)))
+    newer = roster(V3, A, B)
+    assert story.hears(RosterPushed(roster=newer)) == [Abort(below=V3), Form(roster=newer)]
+    assert story.hears(Formed(version=V2)) == []
+    story.hears(LaneDone(lane=0), Formed(version=V3))
+    (_, *effects) = story.hears(
+        Exchanged(version=V3, table=(stated(A, attempt=V1, held=(Node(0, 1),), last=9), stated(B, attempt=V1, last=9)))
+    )
+    assert effects[0] == Tell(message=Entered(member=A, version=V3, step=0))
+
+
+def test_a_complaint_of_the_base_is_repeated_when_a_planned_roster_comes() -> None:
+    """It may have been lost with a coordinator, and no boundary of a broken roster passes."""
+    story = Story(steps=9).reduced()
+    (tell,) = story.hears(Broken(version=V1, why="broke"))
+    assert isinstance(tell, Tell) and isinstance(tell.message, Complain)
+    assert tell in story.hears(RosterPushed(roster=planned(A, B, J)))
+
+
+# What was heard
+
+
+def test_records_are_whole_once_all_have_sent_their_part() -> None:
+    hearing = Hearing((A, B))
+    first, second = record(3).record, record(4).record
+    assert hearing.begins(A, 3) is None
+    assert hearing.part(A, first) == []
+    assert hearing.begins(B, 3) == Begun(step=3)
+    assert hearing.part(A, second) == []
+    assert hearing.part(B, first) == [first]
+    assert hearing.part(B, second) == [second]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [record(3, switch=V2).record, msgspec.structs.replace(record(3).record, digest=1)],
+    ids=["one has not seen the verdict", "another result"],
+)
+def test_peers_that_do_not_say_the_same_end_the_try(other: Record) -> None:
+    hearing = Hearing((A, B))
+    hearing.begins(A, 3)
+    hearing.begins(B, 3)
+    hearing.part(A, record(3).record)
+    with pytest.raises(PeerError):
+        hearing.part(B, other)
+
+
+def test_snapshots_of_different_steps_end_the_try() -> None:
+    hearing = Hearing((A, B))
+    hearing.begins(A, 3)
+    with pytest.raises(PeerError):
+        hearing.begins(B, 4)
+
+
+def test_numbers_of_listeners_differ_and_are_never_none() -> None:
+    listeners = [Listener(Member(f"r{i}", life), attempt) for i in range(4) for life in range(4) for attempt in range(4)]
+    numbers = {listener.number for listener in listeners}
+    assert len(numbers) == len(listeners) and 0 not in numbers

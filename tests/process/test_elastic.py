@@ -1,0 +1,167 @@
+"""Replicas come and go at will, in real processes: the weights are those of an undisturbed run."""
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from coordinators import Coordinator
+from runs import DEADLINE_S, LANES, REGROW, Run, wait_for
+
+from regrow.cli.run_dir import RunDir
+from regrow.cli.why import gather
+from regrow.core.records import Departed, LaneComputed, RosterMade, WishNoted, WorkerDismissed, WorkerExited
+
+pytestmark = pytest.mark.process
+
+STEPS = 150
+SLOW = ("--steps", str(STEPS), "--pace", "0.05")
+
+
+def under_way(run: Run, who: str = "r0.0", steps: int = 3) -> None:
+    wait_for(lambda: run.committed(who) >= steps or run.process.poll() is not None, f"{steps} steps of {who}")
+    assert run.process.poll() is None, run.story()
+
+
+def asks(run: Run, *wish: str) -> subprocess.CompletedProcess[str]:
+    command = [*REGROW, *wish, str(run.folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=DEADLINE_S)
+
+
+def holds(run: Run, *wish: str) -> None:
+    done = asks(run, *wish)
+    assert done.returncode == 0 and done.stdout.endswith(": done\n"), f"{done.stdout}{done.stderr}\n{run.story()}"
+
+
+def working(run: Run) -> set[str]:
+    """Who has lanes, by the newest roster."""
+    made = max((fact for _, fact in run.facts(RosterMade)), key=lambda fact: fact.version)
+    return {str(seat.member) for seat in made.seats if seat.lanes}
+
+
+def prove_elastic(run: Run, digests: list[str], *, at_the_end: int, failures: int = 0) -> None:
+    assert run.wait() == 0, run.story()
+    assert run.digests() == [digests[STEPS]] * at_the_end, run.story()
+    check = run.check()
+    assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{run.story()}"
+    assert gather(RunDir(run.folder)).tale.summary.failures == failures, run.story()
+
+
+def prove_nothing_computed_again(run: Run) -> None:
+    computed = [(fact.step, fact.lane) for _, fact in run.facts(LaneComputed)]
+    assert sorted(computed) == [(step, lane) for step in range(STEPS) for lane in range(LANES)], run.story()
+
+
+def test_a_replica_leaves_and_nothing_is_computed_again(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", script_args=SLOW)
+    under_way(run)
+    holds(run, "leave", "--replica", "r1")
+    assert working(run) == {"r0.0", "r2.0"}
+    refused = asks(run, "leave", "--replica", "r1")
+    assert refused.returncode == 1 and "r1 has left already" in refused.stderr
+    prove_elastic(run, digests, at_the_end=2)
+    prove_nothing_computed_again(run)
+    assert [fact.fault for who, fact in run.facts(Departed) if who == "r1.0"] == ["left"]
+    assert [fact.state for _, fact in run.facts(WishNoted)] == ["granted", "fulfilled", "refused"]
+
+
+def test_a_job_is_scaled_up_and_down(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", script_args=SLOW)
+    under_way(run)
+    holds(run, "scale", "--replicas", "6")
+    assert working(run) == {f"r{number}.0" for number in range(6)}
+    holds(run, "scale", "--replicas", "2")
+    assert working(run) == {"r0.0", "r1.0"}
+    holds(run, "scale", "--replicas", "4")
+    assert working(run) == {"r0.0", "r1.0", "r6.0", "r7.0"}, "names are given once"
+    prove_elastic(run, digests, at_the_end=4)
+    prove_nothing_computed_again(run)
+
+
+def test_a_job_is_scaled_while_a_replica_is_lost(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", script_args=SLOW)
+    under_way(run)
+    os.kill(run.pids()["r1.0"], signal.SIGKILL)
+    holds(run, "scale", "--replicas", "4")
+    wait_for(lambda: working(run) == {"r0.0", "r1.1", "r2.0", "r3.0"}, "everyone to have lanes")
+    prove_elastic(run, digests, at_the_end=4, failures=1)
+
+
+def test_a_replica_is_lost_while_another_leaves(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", "--fault", "r1:passed:step=12:SIGKILL", script_args=SLOW)
+    under_way(run)
+    asks(run, "leave", "--replica", "r2", "--no-wait")
+    wait_for(lambda: run.committed("r1.1") >= 2, "the other that was lost to be back")
+    assert working(run) == {"r0.0", "r1.1"}, run.story()
+    prove_elastic(run, digests, at_the_end=2, failures=1)
+
+
+def test_a_replica_moves(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "2", script_args=SLOW)
+    under_way(run)
+    holds(run, "migrate", "--replica", "r0")
+    assert working(run) == {"r1.0", "r2.0"}
+    prove_elastic(run, digests, at_the_end=2)
+    prove_nothing_computed_again(run)
+
+
+def test_a_worker_that_is_told_to_end_hands_over_and_comes_back(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", script_args=SLOW)
+    under_way(run)
+    os.kill(run.pids()["r1.0"], signal.SIGTERM)
+    wait_for(lambda: run.committed("r1.1") >= 2, "its next life to take part")
+    prove_elastic(run, digests, at_the_end=3)
+    prove_nothing_computed_again(run)
+    assert [str(fact.member) for _, fact in run.facts(WorkerDismissed)] == ["r1.0"]
+
+
+@pytest.mark.parametrize("flags", [(), ("--shadow",)], ids=["parked", "shadow"])
+def test_a_spare_takes_over(flags: tuple[str, ...], start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "2", "--spares", "1", *flags, script_args=SLOW)
+    under_way(run)
+    if flags:
+        wait_for(lambda: run.committed("r2.0") >= 2, "the shadow to be in step")
+    os.kill(run.pids()["r1.0"], signal.SIGKILL)
+    wait_for(lambda: working(run) == {"r0.0", "r2.0"}, "the spare to have lanes")
+    prove_elastic(run, digests, at_the_end=3 if flags else 2, failures=1)
+    lost = next(i for i, (_, fact) in enumerate(run.facts(RosterMade)) if fact.cause == "died-r1.0")
+    answer = run.facts(RosterMade)[lost][1]
+    assert isinstance(answer, RosterMade)
+    has_lanes = {str(seat.member) for seat in answer.seats if seat.lanes}
+    assert has_lanes == ({"r0.0", "r2.0"} if flags else {"r0.0"}), "a shadow has them with the roster that answers the death"
+
+
+def test_below_the_minimum_the_job_waits_says_so_and_goes_on(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", "--min-replicas", "3", script_args=SLOW)
+    under_way(run)
+    os.kill(run.pids()["r1.0"], signal.SIGKILL)
+    wait_for(lambda: run.committed("r1.1") >= 2, "its next life to take part")
+    assert "the job waits: 2 of the 3 replicas that the job needs are here" in run.output
+    prove_elastic(run, digests, at_the_end=3, failures=1)
+    alone = [fact for _, fact in run.facts(RosterMade) if fact.waits]
+    assert [len(fact.seats) for fact in alone] == [2], run.story()
+
+
+def test_a_slow_replica_has_fewer_lanes_by_the_operators_word(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "3", "--speed", "r1=0.3", script_args=("--steps", str(STEPS)))
+    prove_elastic(run, digests, at_the_end=3)
+    ((_, made),) = run.facts(RosterMade)
+    assert isinstance(made, RosterMade) and [len(seat.lanes) for seat in made.seats] == [3, 1, 2]
+
+
+def test_a_wish_outlives_the_coordinator(start: Callable[..., Run], tmp_path: Path, digests: list[str]) -> None:
+    coordinator = Coordinator(tmp_path)
+    try:
+        coordinator.start("persisted:roster=2:SIGKILL")
+        run = start("--replicas", "3", *coordinator.arguments, script_args=SLOW, run_dir=coordinator.run_dir)
+        under_way(run)
+        asks(run, "leave", "--replica", "r2", "--no-wait")
+        coordinator.wait_struck()
+        coordinator.start()
+        wait_for(lambda: working(run) == {"r0.0", "r1.0"} and run.facts(Departed, "r2.0"), "r2 to have left")
+        prove_elastic(run, digests, at_the_end=2)
+        assert [fact.how for _, fact in run.facts(WorkerExited) if str(fact.member) == "r2.0"] != []
+    finally:
+        coordinator.end()

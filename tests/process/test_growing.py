@@ -1,0 +1,110 @@
+"""Kill at every moment of a join: whoever joins, whoever feeds it, and those beside them; the weights stay the same."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from coordinators import Coordinator
+from runs import Run, prove
+
+from regrow.core.records import Audited, Committed, GroupsAborted, RosterMade, SnapshotLoaded, StateFetched
+
+pytestmark = pytest.mark.process
+
+LOST = "r1:backward:step=2:SIGKILL"
+
+
+class Attack(NamedTuple):
+    name: str
+    faults: tuple[str, ...]
+    deaths: str
+    """The replicas that die besides the one whose return is attacked; "*" is any."""
+    replicas: int = 3
+
+
+LISTENERS = [
+    Attack("a listener, about to load", ("r1.1:load:SIGKILL",), "r1"),
+    Attack("a listener, loaded", ("r1.1:loaded:SIGKILL",), "r1"),
+    Attack("a listener, in its audit", ("r1.1:audit:SIGKILL",), "r1"),
+    Attack("a listener, replaying", ("r1.1:passed:SIGKILL",), "r1"),
+    Attack("a joiner, about to form", ("r1.1:form:SIGKILL",), "r1"),
+    Attack("a joiner, entering", ("r1.1:switched:SIGKILL",), "r1"),
+    Attack("a joiner, in its first lane", ("r1.1:lane:SIGKILL",), "r1"),
+    Attack("a joiner, at its first boundary", ("r1.1:boundary:SIGKILL",), "r1"),
+    Attack("a member that has copied its state", ("*:snapped:SIGKILL",), "*"),
+    Attack("a donor, half way", ("*:serving:SIGKILL",), "*"),
+    Attack("a donor, half way, and the listener", ("*:serving:SIGKILL", "r1.1:loaded:SIGKILL"), "* r1"),
+    Attack("a member that reduces beside a join", ("r2:reduce:step=7:SIGKILL",), "r2"),
+    Attack("a member about to form the next roster", ("r2:form:roster=3:SIGKILL",), "r2"),
+    Attack("the first member, switching", ("r0:switched:SIGKILL",), "r0"),
+    Attack("another member, switching", ("r2:switched:SIGKILL",), "r2"),
+    Attack("a member and the joiner, switching", ("r0:switched:SIGKILL", "r1.1:switched:SIGKILL"), "r0 r1"),
+    Attack("two who return at once", ("r2:reduce:step=3:SIGKILL",), "r2", 4),
+    Attack("two who return, one killed again", ("r2:reduce:step=3:SIGKILL", "r1.1:audit:SIGKILL"), "r2 r1", 4),
+    Attack("a joiner that cannot stop failing", ("r1.1:load:SIGKILL", "r1.2:audit:SIGKILL"), "r1 r1"),
+]
+WAITED_FOR = [
+    Attack("asking", ("r1.1:fetch:SIGKILL",), "r1"),
+    Attack("healed", ("r1.1:fetched:SIGKILL",), "r1"),
+    Attack("resolving", ("r1.1:resolve:SIGKILL",), "r1"),
+    Attack("at its first boundary", ("r1.1:boundary:SIGKILL",), "r1"),
+    Attack("its donor, about to serve", ("*:serve:SIGKILL",), "*"),
+    Attack("its donor, half way", ("*:serving:SIGKILL",), "*"),
+    Attack("a bystander", ("r2:resolve:step=8:SIGKILL",), "r2"),
+    Attack("donor and joiner", ("*:serving:SIGKILL", "r1.1:fetched:SIGKILL"), "r1 *"),
+]
+
+
+def attacked(start: Callable[..., Run], attack: Attack, *flags: str) -> Run:
+    faults = [arg for fault in (LOST, *attack.faults) for arg in ("--fault", fault)]
+    run = start("--replicas", str(attack.replicas), *flags, *faults, script_args=("--hold", f"5:{attack.replicas}"))
+    run.wait()
+    return run
+
+
+@pytest.mark.parametrize("attack", LISTENERS, ids=lambda attack: attack.name)
+def test_a_join_is_attacked(attack: Attack, start: Callable[..., Run], reference: str) -> None:
+    run = attacked(start, attack)
+    prove(run, reference, deaths=Counter(["r1", *attack.deaths.split()]))
+    assert run.facts(SnapshotLoaded), run.story()
+
+
+@pytest.mark.parametrize("attack", WAITED_FOR, ids=lambda attack: attack.name)
+def test_a_joiner_without_room_is_waited_for(attack: Attack, start: Callable[..., Run], reference: str) -> None:
+    run = attacked(start, attack, "--join-queue-mb", "0")
+    prove(run, reference, deaths=Counter(["r1", *attack.deaths.split()]))
+    assert run.facts(StateFetched), run.story()
+    assert any("cannot keep up" in fact.why or "wait for it" in fact.why for _, fact in run.facts(RosterMade)), run.story()
+
+
+@pytest.mark.parametrize("moment", ["persist:roster=3", "persisted:roster=3", "made:roster=3", "push:roster=3"])
+def test_the_coordinator_is_lost_during_a_join(
+    moment: str, start: Callable[..., Run], tmp_path: Path, reference: str
+) -> None:
+    coordinator = Coordinator(tmp_path)
+    try:
+        coordinator.start(f"{moment}:SIGKILL")
+        flags = ("--replicas", "3", "--fault", LOST, *coordinator.arguments)
+        run = start(*flags, script_args=("--hold", "5:3"), run_dir=coordinator.run_dir)
+        coordinator.wait_struck()
+        coordinator.start()
+        run.wait()
+        prove(run, reference, deaths=Counter(["r1"]))
+        assert run.facts(Committed, "r1.1"), run.story()
+        assert run.pids().keys() == {"r0.0", "r1.0", "r1.1", "r2.0"}, "nobody else was started again"
+    finally:
+        coordinator.end()
+
+
+def test_nobody_notices_a_join(start: Callable[..., Run], reference: str) -> None:
+    """The members' groups are broken once, by the death; the joiner has shown its bits before it was let in."""
+    run = attacked(start, Attack("none", (), ""))
+    prove(run, reference, deaths=Counter(["r1"]))
+    assert len(run.facts(Audited, "r1.1")) == 1, run.story()
+    planned = [fact for _, fact in run.facts(RosterMade) if fact.base is not None]
+    assert [len(fact.seats) for fact in planned] == [3], run.story()
+    for member in ("r0.0", "r2.0"):
+        aborted = [fact.below for _, fact in run.facts(GroupsAborted, member)]
+        assert all(below <= planned[0].base for below in aborted), run.story()
