@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from runs import HERE, Run, alone
 
-from regrow.core.records import Departed, ReplicaLost, RosterMade, WorkerExited, WorkerStarted
+from regrow.core.records import Departed, LaneComputed, ReplicaLost, RosterMade, WorkerExited, WorkerStarted
 
 pytestmark = pytest.mark.process
 
@@ -117,6 +117,18 @@ def test_lanes_come_from_the_flag_the_script_or_the_default(start: Callable[...,
     assert len(flag.digests()) == 3 and set(flag.digests()) == set(both.digests())
     assert set(neither.digests()) == {undisturbed}
     assert flag.check().returncode == 0
+
+
+def test_a_joiner_that_computes_other_bits_is_refused_before_it_has_lanes(
+    start: Callable[..., Run], undisturbed: str
+) -> None:
+    flags = ("--replicas", "3", "--fault", "r1:backward:step=2:SIGKILL")
+    run = start(*flags, script=SCRIPT, script_args=("other bits",))
+    assert run.wait() == 0, run.story()
+    (lost,) = (fact for _, fact in run.facts(ReplicaLost))
+    assert lost.replica == "r1" and "the admission audit failed" in run.output, run.story()
+    assert not run.facts(LaneComputed, "r1.1")
+    assert set(run.digests()) == {undisturbed} and len(run.digests()) == 2
 
 
 def test_a_joiner_that_builds_another_state_is_refused_and_the_others_go_on(
