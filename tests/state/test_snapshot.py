@@ -1,4 +1,4 @@
-"""Snapshots: a ribbon that stays as it was, in memory that is used again; and the root that stands for it."""
+"""Snapshots: a ribbon that stays as it was, in memory that was made ready; and the root that stands for it."""
 
 import os
 from itertools import pairwise
@@ -41,19 +41,25 @@ def test_a_snapshot_stays_when_the_state_changes_and_has_its_root() -> None:
     assert ribbon.root(tracked.flatten().skeleton, digests) == before != tracked.fingerprint()
 
 
-def test_its_memory_is_used_again_once_nobody_refers_to_it_and_not_before() -> None:
+def test_memory_that_was_made_ready_is_used_once_and_is_the_snapshots_own() -> None:
     darkroom, tracked = Darkroom(), tracking(torch.nn.Linear(300, 300))
     darkroom.prepare(1 << 20)
+    assert darkroom._memory is not None
+    address = darkroom._memory.data_ptr()
     first = snapped(darkroom, tracked)
-    address, held = first._memory.data_ptr(), content(first)
+    assert first._memory.data_ptr() == address and darkroom._memory is None
+    held = content(first)
     with torch.no_grad():
         for parameter in tracked.objects["module"].parameters():
             parameter.add_(1.0)
     second = snapped(darkroom, tracked)
-    assert second._memory.data_ptr() != address and content(first) == held
-    address = second._memory.data_ptr()
-    del second
-    assert snapped(darkroom, tracked)._memory.data_ptr() == address
+    assert content(first) == held != content(second)
+
+
+def test_memory_that_is_too_small_is_not_used() -> None:
+    darkroom, tracked = Darkroom(), tracking(torch.nn.Linear(300, 300))
+    darkroom.prepare(1000)
+    assert snapped(darkroom, tracked).size_bytes == 300 * 301 * 4
 
 
 def test_the_ribbon_is_in_canonical_order_and_of_plain_bytes() -> None:

@@ -178,6 +178,11 @@ class Attendance:
         return self.roster.version if self.roster else NO_VERSION
 
     @property
+    def is_awaited(self) -> bool:
+        """Does somebody wait to be fed?"""
+        return bool(self._attached)
+
+    @property
     def entered(self) -> Version:
         return self._entered
 

@@ -1,13 +1,12 @@
 """A donor's copy of the tracked state at one committed step, as one ribbon of bytes.
 
 Training waits for the copy and for nothing else: it is one pass over the state into memory that is there already. Memory
-that was never touched costs several times as much as the copy itself, so a snapshot's is used again for the next, and can
-be made ready ahead, by another thread. Digests are the server's to make, later.
+that was never touched costs several times as much as the copy itself, so it is made ready ahead, by another thread. It is
+the snapshot's own, and gone with it. Digests are the server's to make, later.
 """
 
 import ctypes
 import threading
-import weakref
 
 import torch
 
@@ -20,7 +19,7 @@ from regrow.state.tree import in_order
 
 
 class Snapshot:
-    """One step's state. Its memory is used again once nobody refers to it."""
+    """One step's state."""
 
     def __init__(self, offer: Offer, memory: torch.Tensor, size_bytes: int) -> None:
         self.offer = offer
@@ -43,42 +42,32 @@ class Snapshot:
 
 
 class Darkroom:
-    """Makes snapshots, and keeps the memory of one that is no longer used."""
+    """Makes snapshots, in memory that was made ready for them where there was time for it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._memory: torch.Tensor | None = None
-        self._user: weakref.ref[Snapshot] | None = None
 
     def prepare(self, size_bytes: int, pinned: bool = False) -> None:
         """Have memory for a snapshot of this size: on any thread, before training has to wait for it."""
         with self._lock:
-            self._reserve(size_bytes, pinned)
+            self._memory = self._reserved(size_bytes, pinned)
 
     def take(self, offer: Offer, tensors: list[torch.Tensor]) -> Snapshot:
         """Copy these tensors, which the offer's skeleton names by index. They must not change meanwhile."""
         order = [tensors[index] for index in in_order(decode_skeleton(offer.skeleton))]
         size = sum(tensor.nbytes for tensor in order)
         with self._lock:
-            memory = self._reserve(size, pinned=any(tensor.is_cuda for tensor in order))
-            snapshot = Snapshot(offer, memory, size)
-            self._user = weakref.ref(snapshot)
+            memory, self._memory = self._reserved(size, pinned=any(tensor.is_cuda for tensor in order)), None
         _copy(order, memory)
-        return snapshot
+        return Snapshot(offer, memory, size)
 
-    def free(self) -> None:
-        """Nobody is expected to join soon: give the memory back as soon as its snapshot is done with."""
-        with self._lock:
-            self._memory = self._user = None
-
-    def _reserve(self, size_bytes: int, pinned: bool) -> torch.Tensor:
-        is_free = self._user is None or self._user() is None
-        if self._memory is None or not is_free or self._memory.nbytes < size_bytes or self._memory.is_pinned() < pinned:
-            self._user = None
-            self._memory = None  # first: two of them may not fit
-            self._memory = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned)
-            self._memory.zero_()  # the pages are made here, not under the copy
-        return self._memory
+    def _reserved(self, size_bytes: int, pinned: bool) -> torch.Tensor:
+        memory, self._memory = self._memory, None  # two of them may not fit
+        if memory is not None and memory.nbytes >= size_bytes and memory.is_pinned() >= pinned:
+            return memory
+        del memory
+        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=pinned).zero_()  # the pages are made here
 
 
 def _copy(tensors: list[torch.Tensor], memory: torch.Tensor) -> None:

@@ -164,6 +164,8 @@ class Driver:
 
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
+        if self.attendance.is_awaited:
+            self.replica.prepare()
         while True:
             work = self._next()
             if isinstance(work, Compute | Commit | Leave | Reduce):

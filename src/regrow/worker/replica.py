@@ -1,5 +1,7 @@
 """This replica's state as the protocol sees it: what it offers a joiner, and how a joiner takes it over."""
 
+import threading
+
 import torch
 
 from regrow.core.errors import ConfigError, Mismatch
@@ -18,7 +20,7 @@ class Replica:
         self.steps = steps
         self.structure: Manifest = tracked.structure()
         """As the script built it, before any step: what a joiner's script must build too."""
-        self.darkroom = Darkroom()
+        self._darkroom = Darkroom()
 
     def trained(self) -> list[tuple[str, torch.Tensor]]:
         """The parameters that are not frozen just now."""
@@ -34,10 +36,16 @@ class Replica:
         self._offered = tensors  # a view does not keep its tensor alive
         return self._describe(step, flat, self.tracked.fingerprint()), [bytes_of(tensor) for tensor in tensors]
 
+    def prepare(self) -> None:
+        """A snapshot will soon be wanted: make memory ready for it, beside whatever comes next."""
+        tensors = self.tracked.flatten().tensors
+        size, pinned = sum(tensor.nbytes for tensor in tensors), any(tensor.is_cuda for tensor in tensors)
+        threading.Thread(target=self._darkroom.prepare, args=(size, pinned), name="regrow-darkroom", daemon=True).start()
+
     def snap(self, step: int) -> Snapshot:
         """A copy of the state, which may change again as soon as this returns."""
         flat = self.tracked.flatten()
-        return self.darkroom.take(self._describe(step, flat, ""), flat.tensors)
+        return self._darkroom.take(self._describe(step, flat, ""), flat.tensors)
 
     def _describe(self, step: int, flat: Flat, digest: str) -> Offer:
         return Offer(
