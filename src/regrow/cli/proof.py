@@ -8,6 +8,7 @@ from regrow.cli.check import examine
 from regrow.cli.run_dir import RunDir
 from regrow.cli.telling import span
 from regrow.cli.why import gather
+from regrow.core.culprits import is_tidying
 from regrow.core.episodes import Tale
 from regrow.core.errors import ConfigError, StateError
 from regrow.core.records import Departed, Fact, JobEnded, WorkerExited
@@ -95,9 +96,10 @@ def _wrong_end(subject: Subject, facts: list[Fact]) -> str | None:
 
 
 def _wrong_blame(facts: list[Fact], tale: Tale) -> str | None:
-    """Whoever died by itself is named once; whom the agent ended is named for what it had done before, or not at all."""
+    """Whoever died by itself is named once; whom the agent ended is named for what it had done before, or not at all. Who left
+    as planned has not died."""
     exits = [fact for fact in facts if isinstance(fact, WorkerExited) and not fact.clean]
-    died = {str(fact.member) for fact in exits if not fact.how.startswith("was ended")}
+    died = {str(fact.member) for fact in exits if not fact.how.startswith("was ended") and not is_tidying(fact.how)}
     blamed = Counter(culprit.member for episode in tale.episodes for culprit in episode.culprits)
     if died <= blamed.keys() and max(blamed.values(), default=1) == 1:
         return None
