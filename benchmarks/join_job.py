@@ -5,7 +5,7 @@ import torch.nn as nn
 
 import regrow
 
-WIDTH, LAYERS, BATCH = 1024, 10, 4
+WIDTH, LAYERS, BATCH = 1024, 10, 16
 
 
 def batch_of(step: int, lane: int, microbatch: int) -> torch.Tensor:

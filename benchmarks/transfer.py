@@ -81,6 +81,8 @@ def donate(million: float, token: str, parent: Pipe) -> None:
     asyncio.run_coroutine_threadsafe(serve(), loop).result()
     while True:
         kind, count = parent.recv()
+        if kind not in ("drop", "whole"):
+            replica.prepare().join()  # as members do in the step before
         began = time.perf_counter()
         if kind == "drop":
             striped.drop(str(count))

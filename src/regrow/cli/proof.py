@@ -96,8 +96,8 @@ def _wrong_end(subject: Subject, facts: list[Fact]) -> str | None:
 
 
 def _wrong_blame(facts: list[Fact], tale: Tale) -> str | None:
-    """Whoever died by itself is named once; whom the agent ended is named for what it had done before, or not at all. Who left
-    as planned has not died."""
+    """Whoever died by itself is named once; whom the agent ended is named for what it had done before, or not at all. Who
+    left as planned has not died."""
     exits = [fact for fact in facts if isinstance(fact, WorkerExited) and not fact.clean]
     died = {str(fact.member) for fact in exits if not fact.how.startswith("was ended") and not is_tidying(fact.how)}
     blamed = Counter(culprit.member for episode in tale.episodes for culprit in episode.culprits)

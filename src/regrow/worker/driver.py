@@ -348,7 +348,7 @@ class Driver:
             start, stop = cut(total_bytes, feed.index, feed.count)
             tail = summary(result) if feed.index == 0 else b""
             part = Part(record=record, total_bytes=total_bytes, start=start, size_bytes=stop - start, tail=tail)
-            self.link.feed(feed.listener, part, result.buffer[start:stop].to("cpu", copy=True))
+            self.link.feed(feed.listener, part, result.buffer[start:stop])
 
     def _serve(self, work: Serve) -> Event:
         faultpoint("serve", step=work.step, roster=work.version.n)

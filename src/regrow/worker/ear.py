@@ -26,13 +26,13 @@ _CONNECT_S = 10.0
 class HeardGradient:
     """A record's bytes, until the training thread has taken them."""
 
-    def __init__(self, data: torch.Tensor, done: Callable[[int], None]) -> None:
+    def __init__(self, data: torch.Tensor, done: Callable[[torch.Tensor], None]) -> None:
         self.data = data
         self.summary = b""
         self._done = done
 
     def release(self) -> None:
-        self._done(self.data.numel())
+        self._done(self.data)
 
 
 class _Full(Exception):
@@ -48,6 +48,8 @@ class _Try:
         self.gradients: dict[int, HeardGradient] = {}
         """Of the records that are not whole yet, by step."""
         self.waiting_bytes = 0
+        self.free: list[torch.Tensor] = []
+        """Memory of records that are committed here."""
         self.has_begun = False
         self.task: asyncio.Task[None] | None = None
 
@@ -135,12 +137,13 @@ class Ear:
             if tried.waiting_bytes > self._room_bytes:
                 raise _Full
 
-            def done(size_bytes: int) -> None:
-                tried.waiting_bytes -= size_bytes
+            def done(data: torch.Tensor) -> None:
+                tried.waiting_bytes -= data.numel()
+                tried.free.append(data)
 
-            tried.gradients[step] = HeardGradient(
-                torch.empty(part.total_bytes, dtype=torch.uint8), lambda size: self._call(lambda: done(size))
-            )
+            is_fit = tried.free and tried.free[-1].numel() == part.total_bytes
+            data = tried.free.pop() if is_fit else torch.empty(part.total_bytes, dtype=torch.uint8)
+            tried.gradients[step] = HeardGradient(data, lambda data: self._call(lambda: done(data)))
         gradient = tried.gradients[step]
         if part.total_bytes != gradient.data.numel() or part.start + part.size_bytes > part.total_bytes:
             raise PeerError(f"{seat.member} sends {part.size_bytes} bytes of step {step} for a place that is not there")

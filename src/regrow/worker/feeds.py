@@ -5,6 +5,7 @@ notices.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ from regrow.core.messages import Begin, Part, Thanks
 from regrow.core.records import Fact, ListenerAttached
 from regrow.state.memory import bytes_of
 from regrow.wire.tcp import Connection
+
+_KEPT = 2
 
 
 class _Item(NamedTuple):
@@ -45,6 +48,8 @@ class Feeds:
         self._notify = notify
         self._note = note
         self._done = done
+        self._free: deque[torch.Tensor] = deque(maxlen=_KEPT)
+        """Memory of what was sent: untouched memory costs more than the copy."""
         self._lines: dict[Listener, _Line] = {}
 
     async def attend(self, connection: Connection, listener: Listener) -> None:
@@ -60,7 +65,17 @@ class Feeds:
             sending.cancel()
             self._lines.pop(listener, None)
             self._done(listener)
+            if not self._lines:
+                self._free.clear()
             self._notify(ListenerGone(listener=listener))
+
+    def copied(self, data: torch.Tensor) -> torch.Tensor:
+        """On the training thread: a copy on the host, to be sent once it has gone on."""
+        for _ in range(len(self._free)):
+            copy = self._free.popleft()
+            if copy.numel() == data.numel():
+                return copy.copy_(data)
+        return data.to("cpu", copy=True)
 
     def send(self, listener: Listener, message: Begin | Part, data: torch.Tensor) -> None:
         line = self._lines.get(listener)
@@ -79,5 +94,6 @@ class Feeds:
                 await line.connection.send(item.message)
                 await line.connection.send_raw(bytes_of(item.data))
                 line.waiting_bytes -= item.data.numel()
+                self._free.append(item.data)
         except PeerError:
             line.connection.abort()  # whoever receives on it wakes, and ends this

@@ -36,4 +36,4 @@ class Link(Protocol):
         """Blocks; PeerError when no peer has the snapshot, or the try to listen is over."""
 
     def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
-        """Send a part of a record; nobody waits for it."""
+        """Send a part of a record, of whose bytes a copy is made; nobody waits for it."""

@@ -120,7 +120,8 @@ class Mesh:
         self._session.snapshots.drop(str(listener))
 
     def feed(self, listener: Listener, part: Begin | Part, data: torch.Tensor) -> None:
-        self._session.call(lambda: self._feeds.send(listener, part, data))
+        copy = self._feeds.copied(data)
+        self._session.call(lambda: self._feeds.send(listener, part, copy))
 
     def _abort(self, below: Version) -> None:
         with self._lock:

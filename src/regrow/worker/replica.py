@@ -36,11 +36,13 @@ class Replica:
         self._offered = tensors  # a view does not keep its tensor alive
         return self._describe(step, flat, self.tracked.fingerprint()), [bytes_of(tensor) for tensor in tensors]
 
-    def prepare(self) -> None:
+    def prepare(self) -> threading.Thread:
         """A snapshot will soon be wanted: make memory ready for it, beside whatever comes next."""
         tensors = self.tracked.flatten().tensors
         size, pinned = sum(tensor.nbytes for tensor in tensors), any(tensor.is_cuda for tensor in tensors)
-        threading.Thread(target=self._darkroom.prepare, args=(size, pinned), name="regrow-darkroom", daemon=True).start()
+        maker = threading.Thread(target=self._darkroom.prepare, args=(size, pinned), name="regrow-darkroom", daemon=True)
+        maker.start()
+        return maker
 
     def snap(self, step: int) -> Snapshot:
         """A copy of the state, which may change again as soon as this returns."""
