@@ -1,4 +1,4 @@
-"""Claim: a lost replica grows back while the others train: their steps take at most 1.3 times as long, with a core each.
+"""Claim: a lost replica grows back while the others train, at little cost to them; a shadow takes over at once.
 
 A job of two replicas and about 10 M parameters. Again and again the one that is not r0 is killed with SIGKILL, in three jobs
 that take turns: `restarted` (its next life starts), `spare` (--spares 1: the model is built, the worker parked) and `shadow`
