@@ -1,19 +1,23 @@
 """Claim: a lost replica grows back while the others train, at little cost to them; a shadow takes over at once.
 
 A job of two replicas and about 10 M parameters. Again and again the one that is not r0 is killed with SIGKILL, in three jobs
-that take turns: `restarted` (its next life starts), `spare` (--spares 1: the model is built, the worker parked) and `shadow`
-(--spares 1 --shadow: a spectator takes over). Medians over the kills, from the journals, on one machine's monotonic clock:
+after another: `restarted` (its next life starts), `spare` (--spares 1: the model is built, the worker parked), `shadow`
+(--spares 1 --shadow: a spectator takes over) and `late` (as restarted, but the script sleeps before it builds its model, so
+that steps without a successor stand right beside those with one). Medians over the kills, from the journals, on one
+machine's monotonic clock:
 
     full       seconds from the signal until the first step is committed in which all replicas had lanes
     step       milliseconds of r0's steps with all replicas at work
-    alone      with one lost that is not replaced: a job of its own (--max-restarts 0), before and after the others
-    beside     with one lost, while its successor loads, replays and is audited; `ratio` is beside / alone
+    alone      with one lost, before its successor has a line to r0
+    beside     from then on, while it loads, replays and is audited
+    ratio      beside / alone, after the same kill
     cpu        what the successor used of a core meanwhile
+    spare_mb   what a parked spare holds in memory, as the kernel counts its own pages
 
 and where `full` goes, each up to: seen (the exit is reaped), roster, attached (the successor has lines to the members), fed
 (the snapshot is copied), loaded, audited, entered, committed.
 
-    python benchmarks/join.py [--kills 10] [--json FILE]
+    python benchmarks/join.py [--kills 10] [--batch 16] [--modes late,spare] [--json FILE]
 """
 
 import argparse
@@ -42,7 +46,7 @@ from regrow.core.records import (
     WorkerExited,
     WorkerStarted,
 )
-from regrow.shell.journal import read
+from regrow.shell.follower import Follower
 
 HERE = Path(__file__).parent
 REGROW = Path(sys.executable).with_name("regrow")
@@ -51,12 +55,13 @@ MODES = {
     "restarted": GOES_ON,
     "spare": (*GOES_ON, "--spares", "1"),
     "shadow": (*GOES_ON, "--spares", "1", "--shadow"),
-    "alone": ("--max-restarts", "0"),
+    "late": GOES_ON,
 }
 MARKS = ("seen", "roster", "attached", "fed", "loaded", "audited", "entered", "committed")
 REPLICAS = 2
 QUIET = 12
 """Steps at full strength before each kill."""
+LATE_S = 4.0
 DEADLINE_S = 180.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -69,24 +74,31 @@ def wait_for(condition: Callable[[], object], what: str) -> object:
     while not (found := condition()):
         if time.monotonic() > end:
             sys.exit(f"waited {DEADLINE_S:g} s in vain for {what}")
-        time.sleep(0.02)
+        time.sleep(0.05)
     return found
 
 
 class Job:
-    def __init__(self, folder: Path, mode: str) -> None:
+    def __init__(self, folder: Path, mode: str, batch: int) -> None:
         self.folder = folder
         command = [REGROW, "run", "--replicas", str(REPLICAS), "--lanes", "4", "--run-dir", folder, *MODES[mode]]
-        command += [HERE / "join_job.py"]
+        command += [HERE / "join_job.py", "--batch", batch, "--late", LATE_S if mode == "late" else 0]
         self.log = folder.with_suffix(".txt")
         with self.log.open("wb") as out:
             self.process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT)
+        self.parked = ""
+        """A spare that waits."""
+        self._followers: dict[str, Follower] = {}
+        self._facts: dict[str, Facts] = {}
 
     def facts(self) -> dict[str, Facts]:
+        """Read as they are added: to read all of them at each look would take the time of those that are measured."""
         if self.process.poll() is not None:
             sys.exit(f"the job ended: {self.log.read_text(errors='replace')[-2000:]}")
-        folder = self.folder / "journal"
-        return {each.who: [(line.ns, line.what) for line in each.lines] for each in read(folder)} if folder.is_dir() else {}
+        for path in (self.folder / "journal").glob("*.jsonl"):
+            follower = self._followers.setdefault(path.stem, Follower(path))
+            self._facts.setdefault(path.stem, []).extend((line.ns, line.what) for line in follower.read())
+        return self._facts
 
     def workers(self, since_ns: int = 0) -> list[str] | None:
         """Those who have lanes, once all replicas do and a while has passed; with --spares, once the spare is there too."""
@@ -107,6 +119,7 @@ class Job:
         started = {str(fact.member) for _, fact in facts["agent"] if isinstance(fact, WorkerStarted)}
         gone = {str(fact.member) for _, fact in facts["agent"] if isinstance(fact, WorkerExited)}
         parked = [who for who in started - gone - seats.keys() if "ready" in self._output(who)]
+        self.parked = max(parked, default="")
         return "--spares" not in self.process.args or bool(parked)
 
     def _output(self, who: str) -> str:
@@ -124,36 +137,22 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
+def own_mb(pid: int) -> float:
+    """Without the pages that it shares with the process that it was forked from."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return sum(int(fields[name].split()[0]) for name in ("Private_Clean", "Private_Dirty")) / 1024
+
+
 def strike(job: Job) -> dict[str, float]:
     working = wait_for(job.workers, "all replicas to be at work")
     victim = next(who for who in working if who != "r0.0")
     pid = job.pid(victim)
+    held = {"worker_mb": own_mb(pid)} | ({"spare_mb": own_mb(job.pid(job.parked))} if job.parked else {})
     sent_ns = time.monotonic_ns()
     os.kill(pid, signal.SIGKILL)
     used = watched(job, sent_ns)
     wait_for(lambda: job.workers(sent_ns), "all replicas to be back")
-    return measured(job.facts(), sent_ns, used)
-
-
-def left_alone() -> float:
-    """Milliseconds of r0's steps once the other is lost for good."""
-    with tempfile.TemporaryDirectory(prefix="regrow-join-") as folder:
-        job = Job(Path(folder) / "run", "alone")
-        try:
-            os.kill(
-                job.pid(next(who for who in wait_for(job.workers, "both to be at work") if who != "r0.0")), signal.SIGKILL
-            )
-            sent_ns = time.monotonic_ns()
-
-            def since() -> list[float]:
-                commits = [(ns, fact) for ns, fact in job.facts()["r0.0"] if isinstance(fact, Committed)]
-                return list(steps(commits, sent_ns, time.monotonic_ns()))
-
-            wait_for(lambda: len(since()) >= 3 * QUIET, "some steps alone")
-            return statistics.median(since()[2:])
-        finally:
-            job.process.send_signal(signal.SIGKILL)
-            job.process.wait()
+    return measured(job.facts(), sent_ns, used) | held
 
 
 def watched(job: Job, sent_ns: int) -> float:
@@ -202,10 +201,13 @@ def measured(facts: dict[str, Facts], sent_ns: int, used: float) -> dict[str, fl
     found["full"] = (ends["committed"] - sent_ns) / 1e9
     found["step"] = statistics.median(steps(commits, sent_ns - 10**12, sent_ns))
     if full.base is not None and ends["attached"] is not None:
+        found["cpu"] = used
+        alone = list(steps(commits, ends["roster"], ends["attached"]))[1:]  # the first has what was left of a step
         beside = list(steps(commits, ends["attached"], ends["entered"]))
         if beside:
             found |= {"beside": statistics.median(beside), "slowest": max(beside)}
-        found["cpu"] = used
+        if len(alone) > 4 and beside:
+            found |= {"alone": statistics.median(alone), "ratio": found["beside"] / statistics.median(alone)}
     return found
 
 
@@ -215,16 +217,21 @@ def steps(commits: Facts, start: int, stop: int) -> Iterator[float]:
     return ((after - before) / 1e6 for before, after in pairwise(within))
 
 
+def spread(values: list[float]) -> list[float]:
+    return [round(value, 3) for value in (statistics.median(values), min(values), max(values))]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10)
-    parser.add_argument("--json", type=Path, default=HERE / "results" / "join.json")
+    parser.add_argument("--batch", type=int, default=16, help="samples of a microbatch: how long a step takes")
+    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--json", type=Path, default=HERE / "results" / "join.jsonl", help="a line is added to it")
     args = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
-    alone = [left_alone()]
-    for mode in ("restarted", "spare", "shadow"):
+    found: dict[str, dict[str, list[float]]] = {}
+    for mode in args.modes.split(","):
         with tempfile.TemporaryDirectory(prefix="regrow-join-") as folder:
-            job = Job(Path(folder) / "run", mode)
+            job = Job(Path(folder) / "run", mode, args.batch)
             rows: list[dict[str, float]] = []
             try:
                 for number in range(args.kills):
@@ -234,24 +241,21 @@ def main() -> None:
                 job.process.send_signal(signal.SIGKILL)
                 job.process.wait()
             names = list(dict.fromkeys(name for row in rows for name in row))
-            found[mode] = {name: round(statistics.median(row[name] for row in rows if name in row), 3) for name in names}
-            print("  ".join(f"{name} {value:g}" for name, value in found[mode].items()), flush=True)
-    alone_ms = round(statistics.mean([*alone, left_alone()]), 3)
-    ratio = round(found["restarted"]["beside"] / alone_ms, 3)
-    print(f"alone {alone_ms}  ratio {ratio}")
+            found[mode] = {name: spread([row[name] for row in rows if name in row]) for name in names}
+            print("  ".join(f"{name} {middle:g} ({low:g} to {high:g})" for name, (middle, low, high) in found[mode].items()))
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
     report = {
         "claim": __doc__.splitlines()[0],
         "kills": args.kills,
         "replicas": REPLICAS,
-        "alone": alone_ms,
-        "ratio": ratio,
-        "medians": found,
+        "batch": args.batch,
+        "median, lowest, highest": found,
         "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
         "commit": commit.stdout.strip(),
     }
     args.json.parent.mkdir(parents=True, exist_ok=True)
-    args.json.write_text(json.dumps(report, indent=2) + "\n")
+    with args.json.open("a") as out:
+        out.write(json.dumps(report) + "\n")
 
 
 if __name__ == "__main__":
