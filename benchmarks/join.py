@@ -1,16 +1,23 @@
 """Claim: a lost replica grows back while the others train, at little cost to them; a shadow takes over at once.
 
-A job of two replicas and about 10 M parameters. Again and again the one that is not r0 is killed with SIGKILL, in three jobs
-after another: `restarted` (its next life starts), `spare` (--spares 1: the model is built, the worker parked), `shadow`
-(--spares 1 --shadow: a spectator takes over) and `late` (as restarted, but the script sleeps before it builds its model, so
-that steps without a successor stand right beside those with one). Medians over the kills, from the journals, on one
-machine's monotonic clock:
+A job of two replicas and about 10 M parameters. Again and again the one that is not r0 gets a SIGKILL, between two steps (in
+a lane, a lone survivor would wait for its successor, which is another matter), in jobs one after another:
+
+    restarted  its next life starts
+    spare      --spares 1: the model is built, the worker parked
+    shadow     --spares 1 --shadow: a spectator takes over
+    late       as restarted, but the script sleeps before it builds its model, so that steps without a successor stand
+               right beside those with one
+
+Medians over the kills, from the journals, on one machine's monotonic clock:
 
     full       seconds from the signal until the first step is committed in which all replicas had lanes
     step       milliseconds of r0's steps with all replicas at work
     alone      with one lost, before its successor has a line to r0
     beside     from then on, while it loads, replays and is audited
     ratio      beside / alone, after the same kill
+    neighbour  the same ratio where, instead of a successor, a process that has nothing to do with the job uses as much of
+               a core for the same kind of work: what of the ratio is the machine's
     cpu        what the successor used of a core meanwhile
     spare_mb   what a parked spare holds in memory, as the kernel counts its own pages
 
@@ -56,6 +63,7 @@ MODES = {
     "spare": (*GOES_ON, "--spares", "1"),
     "shadow": (*GOES_ON, "--spares", "1", "--shadow"),
     "late": GOES_ON,
+    "alone": ("--max-restarts", "0"),
 }
 MARKS = ("seen", "roster", "attached", "fed", "loaded", "audited", "entered", "committed")
 REPLICAS = 2
@@ -82,7 +90,18 @@ class Job:
     def __init__(self, folder: Path, mode: str, batch: int) -> None:
         self.folder = folder
         command = [REGROW, "run", "--replicas", str(REPLICAS), "--lanes", "4", "--run-dir", folder, *MODES[mode]]
-        command += [HERE / "join_job.py", "--batch", batch, "--late", LATE_S if mode == "late" else 0]
+        self.die, self.sent = folder.with_name("die"), folder.with_name("sent")
+        command += [
+            HERE / "join_job.py",
+            "--die",
+            self.die,
+            "--sent",
+            self.sent,
+            "--batch",
+            batch,
+            "--late",
+            LATE_S if mode == "late" else 0,
+        ]
         self.log = folder.with_suffix(".txt")
         with self.log.open("wb") as out:
             self.process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=subprocess.STDOUT)
@@ -148,8 +167,9 @@ def strike(job: Job) -> dict[str, float]:
     victim = next(who for who in working if who != "r0.0")
     pid = job.pid(victim)
     held = {"worker_mb": own_mb(pid)} | ({"spare_mb": own_mb(job.pid(job.parked))} if job.parked else {})
-    sent_ns = time.monotonic_ns()
-    os.kill(pid, signal.SIGKILL)
+    job.die.write_text(str(pid))
+    sent_ns = int(wait_for(lambda: job.sent.exists() and job.sent.read_text(), "it to die"))
+    job.sent.unlink()
     used = watched(job, sent_ns)
     wait_for(lambda: job.workers(sent_ns), "all replicas to be back")
     return measured(job.facts(), sent_ns, used) | held
@@ -172,6 +192,44 @@ def watched(job: Job, sent_ns: int) -> float:
     begun_s, begun_cpu_s = time.monotonic(), cpu_s(pid)
     wait_for(lambda: any(isinstance(fact, RosterAdopted) for _, fact in job.facts().get(who, ())), "it to enter")
     return (cpu_s(pid) - begun_cpu_s) / (time.monotonic() - begun_s)
+
+
+def neighbour(batch: int, share: float, rounds: int) -> list[float]:
+    """r0's steps alone with a stranger at work, over those without, round by round."""
+    ratios = []
+    with tempfile.TemporaryDirectory(prefix="regrow-join-") as folder:
+        job = Job(Path(folder) / "run", "alone", batch)
+        try:
+            victim = next(who for who in wait_for(job.workers, "both to be at work") if who != "r0.0")
+            os.kill(job.pid(victim), signal.SIGKILL)
+            for _ in range(rounds):
+                quiet = window(job)
+                stranger = subprocess.Popen(
+                    [sys.executable, HERE / "join_neighbour.py", "--share", str(share)], stdout=subprocess.PIPE
+                )
+                try:
+                    assert stranger.stdout is not None
+                    stranger.stdout.readline()  # it works
+                    ratios.append(window(job) / quiet)
+                finally:
+                    stranger.kill()
+                    stranger.wait()
+        finally:
+            job.process.send_signal(signal.SIGKILL)
+            job.process.wait()
+    return ratios
+
+
+def window(job: Job) -> float:
+    """Milliseconds of r0's next steps."""
+    start = time.monotonic_ns()
+
+    def since() -> list[float]:
+        commits = [(ns, fact) for ns, fact in job.facts()["r0.0"] if isinstance(fact, Committed)]
+        return list(steps(commits, start, time.monotonic_ns()))[1:]
+
+    wait_for(lambda: len(since()) >= QUIET, "some steps alone")
+    return statistics.median(since())
 
 
 def measured(facts: dict[str, Facts], sent_ns: int, used: float) -> dict[str, float]:
@@ -225,7 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--batch", type=int, default=16, help="samples of a microbatch: how long a step takes")
-    parser.add_argument("--modes", default=",".join(MODES))
+    parser.add_argument("--modes", default="restarted,spare,shadow,late")
     parser.add_argument("--json", type=Path, default=HERE / "results" / "join.jsonl", help="a line is added to it")
     args = parser.parse_args()
     found: dict[str, dict[str, list[float]]] = {}
@@ -243,6 +301,10 @@ def main() -> None:
             names = list(dict.fromkeys(name for row in rows for name in row))
             found[mode] = {name: spread([row[name] for row in rows if name in row]) for name in names}
             print("  ".join(f"{name} {middle:g} ({low:g} to {high:g})" for name, (middle, low, high) in found[mode].items()))
+    if "late" in found:
+        share = found["late"]["cpu"][0]
+        found["late"]["neighbour"] = spread(neighbour(args.batch, share, args.kills))
+        print(f"a stranger that uses {share} of a core: {found['late']['neighbour']}")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
     report = {
         "claim": __doc__.splitlines()[0],

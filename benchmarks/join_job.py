@@ -1,8 +1,11 @@
 """About 10 M parameters that train until they are killed: what join.py measures."""
 
 import argparse
+import os
+import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -23,6 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--late", type=float, default=0.0, help="seconds to sleep first")
+    parser.add_argument("--die", type=Path, default=Path("never"), help="the pid that is to kill itself")
+    parser.add_argument("--sent", type=Path, default=Path("never"), help="when it did")
     args = parser.parse_args()
     job = regrow.join(seed=1)
     time.sleep(args.late)
@@ -36,6 +41,10 @@ def main() -> None:
             step.backward((model(x) - x).square().mean())
         optimizer.step()
         optimizer.zero_grad()
+        if args.die.exists() and args.die.read_text() == str(os.getpid()):
+            args.die.unlink()
+            args.sent.write_text(str(time.monotonic_ns()))
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
