@@ -83,6 +83,16 @@ def test_a_listener_loads_then_says_that_it_has_caught_up() -> None:
     assert joiner.hears(Loaded(listener=FIRST)) == [Tell(message=CaughtUp(member=J, step=3))]
 
 
+def test_with_one_record_to_go_it_can_be_counted_on_and_with_more_it_cannot() -> None:
+    told = Tell(message=CaughtUp(member=J, step=3))
+    audit = Compute(step=3, lane=2, digests=True, is_audit=True)
+    first, second = record(3, Lane(lane=2, digest=5)), record(4)
+    for records, effects in (((first,), [told, audit]), ((first, second), [audit])):
+        joiner = Joiner().listening()
+        joiner.hears(SnapshotsTaken(listener=FIRST, step=3), *(Recorded(listener=FIRST, heard=each) for each in records))
+        assert joiner.hears(Loaded(listener=FIRST)) == effects
+
+
 def test_it_computes_a_lane_again_inside_the_step_of_its_record() -> None:
     joiner = Joiner().loaded()
     heard = record(3, Lane(lane=2, digest=5))
@@ -176,28 +186,40 @@ def test_a_roster_that_needs_a_resolve_ends_the_listening() -> None:
 # The members
 
 
-def test_a_listener_that_all_have_a_line_to_is_fed_from_the_next_step_on() -> None:
+FEED = Feed(listener=FIRST, index=0, count=2)
+
+
+def test_a_listener_that_all_have_a_line_to_is_fed_with_the_very_step_that_decides_it() -> None:
     story = Story(steps=9).seated()
-    story.hears(ListenerCame(listener=FIRST), LaneDone(lane=0), LaneDone(lane=1))
+    story.hears(ListenerCame(listener=FIRST))
+    assert story.hears(LaneDone(lane=0)) == [Compute(step=0, lane=1, digests=True)], "one that begins after it came"
+    story.hears(LaneDone(lane=1, digest=5))
     (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
     assert isinstance(bound, Bound) and bound.row.listener == FIRST.number
-    (commit,) = story.hears(rows(story, listener=FIRST.number))
-    assert isinstance(commit, Commit) and commit.feeds == ()
-    feed = Feed(listener=FIRST, index=0, count=2)
-    snap, compute = story.hears(StepEntered())
-    assert snap == Snap(step=1, feeds=(feed,))
-    assert compute == Compute(step=1, lane=0, digests=True)
-    story.hears(LaneDone(lane=0, digest=5), LaneDone(lane=1), Reduced(version=V1, digest=DIGEST))
+    snap, commit = story.hears(rows(story, listener=FIRST.number))
+    assert snap == Snap(step=0, feed=FEED), "before the optimizer's step: parameters are still those of the step"
+    assert isinstance(commit, Commit) and commit.feeds == (FEED,) and commit.lane == Lane(lane=1, digest=5)
+    (compute,) = story.hears(StepEntered())
+    assert compute == Compute(step=1, lane=0), "one lane's digest is enough"
+    story.hears(LaneDone(lane=0), LaneDone(lane=1), Reduced(version=V1, digest=DIGEST))
     (commit,) = story.hears(rows(story))
-    assert commit.feeds == (feed,) and commit.lane == Lane(lane=0, digest=5)
+    assert commit.feeds == (FEED,) and commit.lane is None
+
+
+def test_who_came_too_late_for_a_digest_gets_one_with_the_next_step() -> None:
+    story = Story(steps=9).reduced()
+    story.hears(ListenerCame(listener=FIRST))
+    snap, commit = story.hears(rows(story, listener=FIRST.number))
+    assert snap == Snap(step=0, feed=FEED) and commit.lane is None
+    assert story.hears(StepEntered()) == [Compute(step=1, lane=0, digests=True)]
 
 
 def test_a_listener_that_another_member_does_not_name_waits() -> None:
     story = Story(steps=9).reduced()
     story.hears(ListenerCame(listener=FIRST))
     said = (row(V1, 0), msgspec.structs.replace(row(V1, 0), listener=FIRST.number))
-    story.hears(Bounded(version=V1, rows=said))
-    assert not any(isinstance(effect, Snap) for effect in story.hears(StepEntered()))
+    (commit,) = story.hears(Bounded(version=V1, rows=said))
+    assert isinstance(commit, Commit) and commit.feeds == ()
 
 
 def test_a_listener_that_is_gone_is_fed_no_more() -> None:

@@ -117,13 +117,6 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     holdings: Holdings
 
 
-class _Fed(msgspec.Struct, frozen=True, kw_only=True):
-    """A listener that is fed, and since which step."""
-
-    feed: Feed
-    since: int
-
-
 class Attendance:
     """Decides; its shell (worker.driver, or the simulator) does."""
 
@@ -153,9 +146,11 @@ class Attendance:
         """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
         self._attached: dict[int, Listener] = {}
         """Listeners that have a line to us and are not fed yet."""
-        self._fed: dict[Listener, _Fed] = {}
+        self._fed: dict[Listener, Feed] = {}
+        self._unproven: set[Listener] = set()
+        """Those of them that were sent no lane's digest yet."""
         self._lane: Lane | None = None
-        """The first lane computed here in this step, digested for the listeners."""
+        """A lane computed here in this step, digested for the listeners."""
         self._lanes = lanes
         self._initial = initial
         self._last = steps
@@ -204,7 +199,7 @@ class Attendance:
                 return self._complain(version, why) + self._settle()
             case StepEntered():
                 self._free()
-                return self._snap() + self._settle()
+                return self._settle()
             case LaneDone(lane=lane, digest=digest):
                 self._free()
                 if self._auditing is not None:
@@ -258,6 +253,7 @@ class Attendance:
             case ListenerGone(listener=listener):
                 self._attached.pop(listener.number, None)
                 self._fed.pop(listener, None)
+                self._unproven.discard(listener)
                 return []
             case StopAsked():
                 self._stop = True
@@ -431,7 +427,7 @@ class Attendance:
             if not safe and len(roster.seats) == 1:
                 return effects  # it may kill this member, the last to hold the state: wait until another one is healed
             self.task = Task.LANE
-            digests = bool(self._fed) and self._lane is None
+            digests = bool(self._attached or self._unproven) and self._lane is None
             # A lane whose gradient leaves in buckets is never in one place to be digested.
             then = self._reduce(roster) if len(todo) == 1 and not digests else None
             return [*effects, Compute(step=self.step, lane=(safe or todo)[0], digests=digests, then=then)]
@@ -525,14 +521,12 @@ class Attendance:
                     return [Tell(message=self._left), leave]
                 if stop:
                     self._last = self.step + 1
-                if switch is None:
-                    self.handed = ()
-                commit = self._commit("boundary", switch)
                 if switch is not None:
+                    commit = self._commit("boundary", switch)
                     return self._switch(switch) + commit
-                if listener is not None and listener in self._attached:
-                    self._feed(acting, self._attached.pop(listener))
-                return commit
+                self.handed = ()
+                snap = self._feed(acting, self._attached.pop(listener)) if listener in self._attached else []
+                return snap + self._commit("boundary")
         raise AssertionError("unreachable")
 
     def _switch(self, version: Version) -> list[Effect]:
@@ -563,14 +557,12 @@ class Attendance:
         waiting = sorted(self._attached)
         return waiting[self.step % len(waiting)] if waiting else 0
 
-    def _feed(self, roster: Roster, listener: Listener) -> None:
+    def _feed(self, roster: Roster, listener: Listener) -> list[Effect]:
+        """From this step on, which is not committed yet: parameters are exactly those of `step`."""
         feed = Feed(listener=listener, index=roster.index(self.me), count=len(roster.seats))
-        self._fed[listener] = _Fed(feed=feed, since=self.step)
-
-    def _snap(self) -> list[Effect]:
-        """The user's loop is between two steps: parameters are exactly those of `step`."""
-        feeds = tuple(fed.feed for fed in self._fed.values() if fed.since == self.step)
-        return [Snap(step=self.step, feeds=feeds)] if feeds else []
+        self._fed[listener] = feed
+        self._unproven.add(listener)
+        return [Snap(step=self.step, feed=feed)]
 
     # Listening
 
@@ -619,11 +611,11 @@ class Attendance:
             return []
         if not listening.is_loaded:
             return self._ask(Load(listener=listening.listener, step=listening.snapshot, donors=listening.donors))
+        if not listening.has_caught_up and len(listening.records) <= 1:
+            listening.has_caught_up = True  # the roster that counts on it is made while it computes its audit
+            return [Tell(message=CaughtUp(member=self.me, step=self.step)), *self._listen(listening)]
         if not listening.records:
-            if listening.has_caught_up:
-                return []
-            listening.has_caught_up = True
-            return [Tell(message=CaughtUp(member=self.me, step=self.step))]
+            return []
         heard = listening.records.popleft()
         record = heard.record
         if record.step != self.step:
@@ -689,8 +681,10 @@ class Attendance:
             last=self._last,
             switch=switch,
             lane=self._lane,
-            feeds=tuple(fed.feed for fed in self._fed.values() if fed.since <= self.step),
+            feeds=tuple(self._fed.values()),
         )
+        if self._lane is not None:
+            self._unproven.clear()
         self.step += 1
         self.held, self.result, self._lane = frozenset(), None, None
         if self.acting is not None:

@@ -98,10 +98,10 @@ class Compute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Snap(msgspec.Struct, frozen=True, kw_only=True):
-    """Copy the state, which is that of this step, and begin to feed these listeners. Not answered."""
+    """Copy the state, which is still that of this step, and begin to feed this listener. Not answered."""
 
     step: int
-    feeds: tuple[Feed, ...]
+    feed: Feed
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,13 +103,12 @@ class Feeds:
 
     # The members
 
-    def snap(self, process: "Process", step: int, feeds: tuple[Feed, ...]) -> None:
-        for feed in feeds:
-            tried = self._tries[feed.listener]
-            line = tried.lines.get(process.member)
-            if line is not None and line.open:
-                line.snapshot = (step, process.state)
-                self._carry(tried, line, self._begin, step)
+    def snap(self, process: "Process", step: int, feed: Feed) -> None:
+        tried = self._tries[feed.listener]
+        line = tried.lines.get(process.member)
+        if line is not None and line.open:
+            line.snapshot = (step, process.state)
+            self._carry(tried, line, self._begin, step)
 
     def send(self, process: "Process", commit: Commit, gradient: int) -> None:
         record = Record(

@@ -199,9 +199,9 @@ class Process:
                 world.feeds.hear(self, effect)
             case Hush():
                 world.feeds.hush(self)
-            case Snap(step=step, feeds=feeds):
+            case Snap(step=step, feed=feed):
                 world.referee.state(self, step)
-                world.feeds.snap(self, step, feeds)
+                world.feeds.snap(self, step, feed)
             case Load():
                 self._ask(effect)
                 world.feeds.load(self, effect)

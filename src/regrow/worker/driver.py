@@ -42,6 +42,8 @@ from regrow.core.events import (
     Event,
     Exchanged,
     Fetched,
+    ListenerCame,
+    ListenerGone,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -53,7 +55,7 @@ from regrow.core.events import (
     Unheard,
 )
 from regrow.core.lanes import Cell
-from regrow.core.listener import Record
+from regrow.core.listener import Listener, Record
 from regrow.core.messages import Part, Timed
 from regrow.core.progress import Phase
 from regrow.core.records import (
@@ -104,6 +106,10 @@ class Driver:
         self._gauge = Gauge()
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
+        self._coming: set[Listener] = set()
+        """Listeners that have a line, and for whose snapshot there is no memory yet."""
+        self._houses = False
+        """Is memory being made for them?"""
 
     def connect(self, link: Link) -> None:
         self._link = link
@@ -119,13 +125,27 @@ class Driver:
         if isinstance(event, Unheard | LoadFailed | Overran):
             self._note(ListenFailed(listener=event.listener, why=event.why))
         with self._lock:
-            events = deque([event])
-            while events:
-                for effect in self.attendance.handle(events.popleft()):
-                    if isinstance(effect, Abort | Form | Tell | Hear | Hush):
-                        events.extend(self.link.perform(effect))
-                    else:
-                        self._hand(effect)
+            if isinstance(event, ListenerCame):
+                self._coming.add(event.listener)
+                return
+            if isinstance(event, ListenerGone):
+                self._coming.discard(event.listener)
+            self._handle(event)
+
+    def _handle(self, event: Event) -> None:
+        events = deque([event])
+        while events:
+            for effect in self.attendance.handle(events.popleft()):
+                if isinstance(effect, Abort | Form | Tell | Hear | Hush):
+                    events.extend(self.link.perform(effect))
+                else:
+                    self._hand(effect)
+
+    def _housed(self) -> None:
+        with self._lock:
+            coming, self._coming, self._houses = self._coming, set(), False
+            for listener in sorted(coming):
+                self._handle(ListenerCame(listener=listener))
 
     def expected(self, count: int) -> tuple[Cell, ...]:
         with self._lock:
@@ -156,6 +176,7 @@ class Driver:
 
     def advance(self) -> Turn:
         """Do what is asked until it is the user's turn."""
+        self._house()
         while True:
             work = self._next()
             if isinstance(work, Compute | Commit | Leave):
@@ -164,13 +185,18 @@ class Driver:
 
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
-        if self.attendance.is_awaited:
-            self.replica.prepare()
+        self._house()
         while True:
             work = self._next()
             if isinstance(work, Compute | Commit | Leave | Reduce):
                 return work
             self._do(work)
+
+    def _house(self) -> None:
+        """Training never waits for memory: a listener is the core's matter once there is some for its snapshot."""
+        if self._coming and not self._houses:
+            self._houses = True
+            self.replica.prepare(self._housed)
 
     def _next(self) -> Work:
         if not self._work.empty():
@@ -292,9 +318,10 @@ class Driver:
     def _snap(self, work: Snap) -> None:
         self.stamp.enter(Phase.HEAL, work.step)
         self.link.snap(work, self.replica.snap(work.step))
+        if self.attendance.is_awaited:
+            self.replica.prepare()
         self.stamp.enter(Phase.TURN)
-        for feed in work.feeds:
-            self._note(ListenerFed(listener=feed.listener, step=work.step))
+        self._note(ListenerFed(listener=work.feed.listener, step=work.step))
 
     def _load(self, work: Load) -> Event:
         faultpoint("load", step=work.step)

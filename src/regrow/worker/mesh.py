@@ -92,9 +92,9 @@ class Mesh:
         return self._session.wait_while(effect.version, fetch(endpoint, self._door.token, ask))
 
     def snap(self, effect: Snap, snapshot: Snapshot) -> None:
-        for feed in effect.feeds:
-            self._session.snapshots.hold(str(feed.listener), snapshot)
-            self.feed(feed.listener, Begin(step=effect.step), torch.empty(0, dtype=torch.uint8))
+        listener = effect.feed.listener
+        self._session.snapshots.hold(str(listener), snapshot)
+        self.feed(listener, Begin(step=effect.step), torch.empty(0, dtype=torch.uint8))
 
     def load(self, effect: Load, place: Place) -> Received:
         with self._lock:

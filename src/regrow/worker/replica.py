@@ -1,6 +1,7 @@
 """This replica's state as the protocol sees it: what it offers a joiner, and how a joiner takes it over."""
 
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -36,11 +37,18 @@ class Replica:
         self._offered = tensors  # a view does not keep its tensor alive
         return self._describe(step, flat, self.tracked.fingerprint()), [bytes_of(tensor) for tensor in tensors]
 
-    def prepare(self) -> threading.Thread:
+    def prepare(self, done: Callable[[], None] = lambda: None) -> threading.Thread:
         """A snapshot will soon be wanted: make memory ready for it, beside whatever comes next."""
         tensors = self.tracked.flatten().tensors
         size, pinned = sum(tensor.nbytes for tensor in tensors), any(tensor.is_cuda for tensor in tensors)
-        maker = threading.Thread(target=self._darkroom.prepare, args=(size, pinned), name="regrow-darkroom", daemon=True)
+
+        def make() -> None:
+            try:
+                self._darkroom.prepare(size, pinned)
+            finally:
+                done()  # without it, too: training then waits for the memory
+
+        maker = threading.Thread(target=make, name="regrow-darkroom", daemon=True)
         maker.start()
         return maker
 
