@@ -35,7 +35,10 @@ LISTENERS = [
     Attack("a joiner, at its first boundary", ("r1.1:boundary:SIGKILL",), "r1"),
     Attack("a member that has copied its state", ("*:snapped:SIGKILL",), "*"),
     Attack("a donor, half way", ("*:serving:SIGKILL",), "*"),
-    Attack("a donor, half way, and the listener", ("*:serving:SIGKILL", "r1.1:loaded:SIGKILL"), "* r1"),
+    # With one survivor left, and the donor dead in a lane, the joiner may be waited for instead: then it is healed.
+    Attack(
+        "a donor, half way, and the listener", ("*:serving:SIGKILL", "r1.1:loaded:SIGKILL", "r1.1:fetched:SIGKILL"), "* r1"
+    ),
     Attack("a member that reduces beside a join", ("r2:reduce:step=7:SIGKILL",), "r2"),
     Attack("a member about to form the next roster", ("r2:form:roster=3:SIGKILL",), "r2"),
     Attack("the first member, switching", ("r0:switched:SIGKILL",), "r0"),
