@@ -82,6 +82,7 @@ def donate(million: float, token: str, parent: Pipe) -> None:
     while True:
         kind, count = parent.recv()
         if kind not in ("drop", "whole"):
+            replica.measure()
             replica.prepare().join()  # as members do in the step before
         began = time.perf_counter()
         if kind == "drop":

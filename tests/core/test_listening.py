@@ -17,6 +17,7 @@ from regrow.core.events import (
     LaneDone,
     ListenerCame,
     ListenerGone,
+    ListenerHoused,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -193,7 +194,7 @@ def test_a_listener_that_all_have_a_line_to_is_fed_with_the_very_step_that_decid
     story = Story(steps=9).seated()
     story.hears(ListenerCame(listener=FIRST))
     assert story.hears(LaneDone(lane=0)) == [Compute(step=0, lane=1, digests=True)], "one that begins after it came"
-    story.hears(LaneDone(lane=1, digest=5))
+    story.hears(LaneDone(lane=1, digest=5), ListenerHoused(listener=FIRST))
     (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
     assert isinstance(bound, Bound) and bound.row.listener == FIRST.number
     snap, commit = story.hears(rows(story, listener=FIRST.number))
@@ -208,10 +209,21 @@ def test_a_listener_that_all_have_a_line_to_is_fed_with_the_very_step_that_decid
 
 def test_who_came_too_late_for_a_digest_gets_one_with_the_next_step() -> None:
     story = Story(steps=9).reduced()
-    story.hears(ListenerCame(listener=FIRST))
+    story.hears(ListenerCame(listener=FIRST), ListenerHoused(listener=FIRST))
     snap, commit = story.hears(rows(story, listener=FIRST.number))
     assert snap == Snap(step=0, feed=FEED) and commit.lane is None
     assert story.hears(StepEntered()) == [Compute(step=1, lane=0, digests=True)]
+
+
+def test_nobody_is_named_before_there_is_memory_for_it_nor_when_it_is_gone_by_then() -> None:
+    for events in (
+        (ListenerCame(listener=FIRST),),
+        (ListenerCame(listener=FIRST), ListenerGone(listener=FIRST), ListenerHoused(listener=FIRST)),
+    ):
+        story = Story(steps=9).seated()
+        story.hears(*events, LaneDone(lane=0), LaneDone(lane=1))
+        (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+        assert isinstance(bound, Bound) and bound.row.listener == 0
 
 
 def test_a_listener_that_another_member_does_not_name_waits() -> None:

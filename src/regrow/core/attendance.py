@@ -62,6 +62,7 @@ from regrow.core.events import (
     LaneDone,
     ListenerCame,
     ListenerGone,
+    ListenerHoused,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -146,6 +147,8 @@ class Attendance:
         """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
         self._attached: dict[int, Listener] = {}
         """Listeners that have a line to us and are not fed yet."""
+        self._housed: set[int] = set()
+        """Those of them that there is memory for."""
         self._fed: dict[Listener, Feed] = {}
         self._unproven: set[Listener] = set()
         """Those of them that were sent no lane's digest yet."""
@@ -250,8 +253,13 @@ class Attendance:
             case ListenerCame(listener=listener):
                 self._attached[listener.number] = listener
                 return []
+            case ListenerHoused(listener=listener):
+                if listener.number in self._attached:
+                    self._housed.add(listener.number)
+                return []
             case ListenerGone(listener=listener):
                 self._attached.pop(listener.number, None)
+                self._housed.discard(listener.number)
                 self._fed.pop(listener, None)
                 self._unproven.discard(listener)
                 return []
@@ -554,7 +562,7 @@ class Attendance:
 
     def _next_listener(self) -> int:
         """Each in its turn: one that not all members have a line to must not keep the others waiting."""
-        waiting = sorted(self._attached)
+        waiting = sorted(self._housed)
         return waiting[self.step % len(waiting)] if waiting else 0
 
     def _feed(self, roster: Roster, listener: Listener) -> list[Effect]:
@@ -562,6 +570,7 @@ class Attendance:
         feed = Feed(listener=listener, index=roster.index(self.me), count=len(roster.seats))
         self._fed[listener] = feed
         self._unproven.add(listener)
+        self._housed.discard(listener.number)
         return [Snap(step=self.step, feed=feed)]
 
     # Listening

@@ -134,6 +134,12 @@ class ListenerCame(msgspec.Struct, frozen=True, kw_only=True):
     listener: Listener
 
 
+class ListenerHoused(msgspec.Struct, frozen=True, kw_only=True):
+    """There is memory for its snapshot: training need not wait for that."""
+
+    listener: Listener
+
+
 class ListenerGone(msgspec.Struct, frozen=True, kw_only=True):
     """The line to a listener is lost, or it takes too little."""
 
@@ -170,6 +176,7 @@ Event = (
     | Unheard
     | Overran
     | ListenerCame
+    | ListenerHoused
     | ListenerGone
     | StopAsked
     | DismissalCame

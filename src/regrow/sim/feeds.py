@@ -8,6 +8,7 @@ from regrow.core.events import (
     Event,
     ListenerCame,
     ListenerGone,
+    ListenerHoused,
     Loaded,
     LoadFailed,
     Overran,
@@ -99,7 +100,11 @@ class Feeds:
             self._world.timeline.after(self._world.chance.between(0.05, 1.0), tried.process, self._lose, tried)
             return
         tried.lines[member] = _Line(peer)
-        self._tell(peer, ListenerCame(listener=tried.listener))
+        self._world.timeline.after(self._world.chance.soon_s(), peer, self._came, peer, tried.listener)
+
+    def _came(self, peer: "Process", listener: Listener) -> None:
+        peer.feed(ListenerCame(listener=listener))
+        self._tell(peer, ListenerHoused(listener=listener))
 
     # The members
 

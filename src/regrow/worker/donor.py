@@ -5,8 +5,6 @@ snapshot. All of them run at a low priority: while training has use for a core t
 a piece is read from the snapshot when the line takes it, so a slow joiner costs a thread and no memory.
 """
 
-import contextlib
-import os
 import socket
 import threading
 from collections import deque
@@ -16,9 +14,8 @@ from regrow.core.messages import Digests, Need, Piece, Want
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.snapshot import Snapshot
 from regrow.wire.blocking import Blocking
+from regrow.worker.niceness import be_nice
 
-NICENESS = 10
-"""A training thread on the same core gets about ten times the share of one of these."""
 _DIGESTS = 256
 """So many are said at once: every gigabyte or so, a sign of life."""
 _DIGESTS_S = 0.02
@@ -38,7 +35,7 @@ class _Held:
         self.is_dropped = False
 
     def digest(self) -> None:
-        _be_nice()
+        be_nice()
         for number in range(self.snapshot.count):
             if self.is_dropped:
                 return
@@ -109,7 +106,7 @@ class Donor:
         threading.Thread(target=self._serve, args=(key, line, want, held), name="regrow-donor", daemon=True).start()
 
     def _serve(self, key: str, line: Blocking, want: Want, held: _Held) -> None:
-        _be_nice()
+        be_nice()
         try:
             if want.step == held.snapshot.step:
                 _give(line, held)
@@ -145,9 +142,3 @@ def _give(line: Blocking, held: _Held) -> None:
             line.send_raw(piece[: len(piece) // 2])
             faultpoint("serving", step=snapshot.step)
             line.send_raw(piece[len(piece) // 2 :])
-
-
-def _be_nice() -> None:
-    """Linux has a priority for each thread."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -43,7 +43,7 @@ from regrow.core.events import (
     Exchanged,
     Fetched,
     ListenerCame,
-    ListenerGone,
+    ListenerHoused,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -82,6 +82,10 @@ from regrow.worker.partials import Partials
 from regrow.worker.replica import Replica
 from regrow.worker.waits import StampedGroup, waiting
 
+_YOUNG = 3
+"""In its first steps an optimizer makes its state."""
+_MEASURED_EVERY = 100
+
 Turn = Compute | Commit | Leave
 """What only the user's loop can do."""
 
@@ -106,10 +110,6 @@ class Driver:
         self._gauge = Gauge()
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
-        self._coming: set[Listener] = set()
-        """Listeners that have a line, and for whose snapshot there is no memory yet."""
-        self._houses = False
-        """Is memory being made for them?"""
 
     def connect(self, link: Link) -> None:
         self._link = link
@@ -125,27 +125,23 @@ class Driver:
         if isinstance(event, Unheard | LoadFailed | Overran):
             self._note(ListenFailed(listener=event.listener, why=event.why))
         with self._lock:
-            if isinstance(event, ListenerCame):
-                self._coming.add(event.listener)
-                return
-            if isinstance(event, ListenerGone):
-                self._coming.discard(event.listener)
-            self._handle(event)
+            events = deque([event])
+            while events:
+                for effect in self.attendance.handle(events.popleft()):
+                    if isinstance(effect, Abort | Form | Tell | Hear | Hush):
+                        events.extend(self.link.perform(effect))
+                    else:
+                        self._hand(effect)
+        if isinstance(event, ListenerCame):
+            self.replica.prepare(lambda: self._house(event.listener))
 
-    def _handle(self, event: Event) -> None:
-        events = deque([event])
-        while events:
-            for effect in self.attendance.handle(events.popleft()):
-                if isinstance(effect, Abort | Form | Tell | Hear | Hush):
-                    events.extend(self.link.perform(effect))
-                else:
-                    self._hand(effect)
-
-    def _housed(self) -> None:
-        with self._lock:
-            coming, self._coming, self._houses = self._coming, set(), False
-            for listener in sorted(coming):
-                self._handle(ListenerCame(listener=listener))
+    def _house(self, listener: Listener) -> None:
+        """There is memory for a snapshot: have some for parts of records too, and go on."""
+        acting = self.attendance.acting
+        if acting is not None and acting.seat(self.attendance.me) is not None:
+            start, stop = cut(self.partials.result_bytes, acting.index(self.attendance.me), len(acting.seats))
+            self.link.make_room(stop - start)
+        self.tell(ListenerHoused(listener=listener))
 
     def expected(self, count: int) -> tuple[Cell, ...]:
         with self._lock:
@@ -176,7 +172,6 @@ class Driver:
 
     def advance(self) -> Turn:
         """Do what is asked until it is the user's turn."""
-        self._house()
         while True:
             work = self._next()
             if isinstance(work, Compute | Commit | Leave):
@@ -185,18 +180,13 @@ class Driver:
 
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
-        self._house()
+        if self.attendance.step < _YOUNG or self.attendance.step % _MEASURED_EVERY == 0:
+            self.replica.measure()
         while True:
             work = self._next()
             if isinstance(work, Compute | Commit | Leave | Reduce):
                 return work
             self._do(work)
-
-    def _house(self) -> None:
-        """Training never waits for memory: a listener is the core's matter once there is some for its snapshot."""
-        if self._coming and not self._houses:
-            self._houses = True
-            self.replica.prepare(self._housed)
 
     def _next(self) -> Work:
         if not self._work.empty():

@@ -69,6 +69,10 @@ class Feeds:
                 self._free.clear()
             self._notify(ListenerGone(listener=listener))
 
+    def make_room(self, size_bytes: int) -> None:
+        """On any thread: have touched memory for a part of this size."""
+        self._free.append(torch.empty(size_bytes, dtype=torch.uint8).zero_())
+
     def copied(self, data: torch.Tensor) -> torch.Tensor:
         """On the training thread: a copy on the host, to be sent once it has gone on."""
         for _ in range(len(self._free)):
@@ -94,6 +98,7 @@ class Feeds:
                 await line.connection.send(item.message)
                 await line.connection.send_raw(bytes_of(item.data))
                 line.waiting_bytes -= item.data.numel()
-                self._free.append(item.data)
+                if item.data.numel():
+                    self._free.append(item.data)
         except PeerError:
             line.connection.abort()  # whoever receives on it wakes, and ends this

@@ -29,6 +29,9 @@ class Link(Protocol):
     def fetch(self, effect: Fetch) -> Received:
         """Blocks; PeerError when the donor or the roster is gone."""
 
+    def make_room(self, size_bytes: int) -> None:
+        """Parts of this size will soon be fed."""
+
     def snap(self, effect: Snap, snapshot: Snapshot) -> None:
         """Keep this copy of the state for these listeners, who are fed from now on."""
 

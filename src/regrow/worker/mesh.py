@@ -91,10 +91,14 @@ class Mesh:
         ask = Ask(member=self._door.member, version=effect.version, step=effect.step)
         return self._session.wait_while(effect.version, fetch(endpoint, self._door.token, ask))
 
+    def make_room(self, size_bytes: int) -> None:
+        self._feeds.make_room(size_bytes)
+
     def snap(self, effect: Snap, snapshot: Snapshot) -> None:
         listener = effect.feed.listener
         self._session.snapshots.hold(str(listener), snapshot)
-        self.feed(listener, Begin(step=effect.step), torch.empty(0, dtype=torch.uint8))
+        begin = Begin(step=effect.step)
+        self._session.call(lambda: self._feeds.send(listener, begin, torch.empty(0, dtype=torch.uint8)))
 
     def load(self, effect: Load, place: Place) -> Received:
         with self._lock:
@@ -119,7 +123,7 @@ class Mesh:
         """It needs its snapshot no longer."""
         self._session.snapshots.drop(str(listener))
 
-    def feed(self, listener: Listener, part: Begin | Part, data: torch.Tensor) -> None:
+    def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
         copy = self._feeds.copied(data)
         self._session.call(lambda: self._feeds.send(listener, part, copy))
 

@@ -59,6 +59,10 @@ class Partials:
         """How many flat gradients are kept here in all."""
         return self._pool.made
 
+    @property
+    def result_bytes(self) -> int:
+        return self._layout.size_bytes
+
     def begin_step(self, parameters: list[tuple[str, torch.Tensor]]) -> None:
         """These are trained from now on."""
         if len(parameters) == len(self.parameters) and all(

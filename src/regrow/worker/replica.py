@@ -22,6 +22,7 @@ class Replica:
         self.structure: Manifest = tracked.structure()
         """As the script built it, before any step: what a joiner's script must build too."""
         self._darkroom = Darkroom()
+        self._size_bytes, self._is_on_device = 0, False
 
     def trained(self) -> list[tuple[str, torch.Tensor]]:
         """The parameters that are not frozen just now."""
@@ -37,14 +38,18 @@ class Replica:
         self._offered = tensors  # a view does not keep its tensor alive
         return self._describe(step, flat, self.tracked.fingerprint()), [bytes_of(tensor) for tensor in tensors]
 
-    def prepare(self, done: Callable[[], None] = lambda: None) -> threading.Thread:
-        """A snapshot will soon be wanted: make memory ready for it, beside whatever comes next."""
+    def measure(self) -> None:
+        """On the training thread, now and then: how much memory a snapshot needs."""
         tensors = self.tracked.flatten().tensors
-        size, pinned = sum(tensor.nbytes for tensor in tensors), any(tensor.is_cuda for tensor in tensors)
+        self._size_bytes = sum(tensor.nbytes for tensor in tensors)
+        self._is_on_device = any(tensor.is_cuda for tensor in tensors)
+
+    def prepare(self, done: Callable[[], None] = lambda: None) -> threading.Thread:
+        """On any thread: a snapshot will soon be wanted. Make memory ready for it, beside whatever comes next."""
 
         def make() -> None:
             try:
-                self._darkroom.prepare(size, pinned)
+                self._darkroom.prepare(self._size_bytes, self._is_on_device)
             finally:
                 done()  # without it, too: training then waits for the memory
 

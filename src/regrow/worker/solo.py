@@ -39,6 +39,9 @@ class SoloLink:
     def fetch(self, effect: Fetch) -> Received:
         raise Invariant("a job of one has nobody to fetch from")
 
+    def make_room(self, size_bytes: int) -> None:
+        raise Invariant("nobody listens to a job of one")
+
     def snap(self, effect: Snap, snapshot: Snapshot) -> None:
         raise Invariant("nobody listens to a job of one")
 

@@ -17,6 +17,7 @@ from regrow.core.stripes import PIECE_BYTES, Stripe
 from regrow.state.ribbon import DIGEST_BYTES, digest
 from regrow.wire.blocking import Blocking
 from regrow.wire.tcp import connect
+from regrow.worker.niceness import be_nice
 
 
 class Desk(Protocol):
@@ -98,6 +99,7 @@ class StripeLine(threading.Thread):
     # Its own thread
 
     def run(self) -> None:
+        be_nice()
         try:
             self._converse()
         except RegrowError as error:
