@@ -1,0 +1,78 @@
+"""What a checkpoint is: the words of its manifest and of the pointers that make it count.
+
+    URL/
+      step-000000000100-1-ab12cd34/     one checkpoint: step, term, and a random end, so that no two saves share a folder
+        shard-00000.safetensors         the tensors' bytes
+        manifest.json                   everything else: skeleton, names, digests
+      pointers/
+        000000000007.json               the seventh checkpoint that was completed here
+
+A checkpoint exists once a pointer names it. A pointer is written last, is created or not created as a whole, and is never
+changed: the one with the highest number is the latest. Whoever saves creates the pointer after the highest one that it has
+seen, and of two that try, one succeeds: this is the compare-and-set that keeps "latest" moving forward, and the term in it
+fences whoever was replaced (see `may_follow`).
+
+Every byte is under a digest: a shard's chunks are in the manifest, the manifest in the pointer, and a pointer carries its
+own. This room computes none of them.
+"""
+
+from typing import Any
+
+import msgspec
+
+FORMAT = "regrow-checkpoint"
+VERSION = 1
+CHUNK_BYTES = 4 << 20
+"""A shard has a digest for each run of so many bytes of its file, the header included."""
+
+
+class Leaf(msgspec.Struct, frozen=True, kw_only=True):
+    """One tensor of the skeleton; manifests list them by the index under which the skeleton names them."""
+
+    name: str
+    """In its safetensors file: its path, made unique."""
+    shard: int
+    dtype: str
+    """As torch calls it, for example bfloat16."""
+    shape: tuple[int, ...]
+    size_bytes: int
+
+
+class Shard(msgspec.Struct, frozen=True, kw_only=True):
+    file: str
+    size_bytes: int
+    """Of the whole file."""
+    chunks: tuple[str, ...]
+    """xxh3-128 of each chunk, in hex."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    format: str = FORMAT
+    version: int = VERSION
+    regrow: str
+    """The release that wrote it."""
+    step: int
+    """So many steps are committed in this state."""
+    term: int
+    made_unix_s: float
+    mathematics: dict[str, str] = {}
+    """What must be equal for a resumed run to end with the same bits; empty where nothing is promised."""
+    skeleton: Any
+    """state.tree's skeleton: pure JSON in which tensors are named by index."""
+    leaves: tuple[Leaf, ...]
+    shards: tuple[Shard, ...]
+    root: str
+    """state.ribbon's root over all of it: the digest that a restored state must have."""
+
+
+class Pointer(msgspec.Struct, frozen=True, kw_only=True):
+    digest: str
+    """Of this very file with this field empty."""
+    number: int
+    term: int
+    step: int
+    folder: str
+    manifest: str
+    """xxh3-128 of the manifest's bytes, in hex."""
+    size_bytes: int
+    """Of all shards."""

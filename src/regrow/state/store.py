@@ -1,0 +1,36 @@
+"""Where checkpoints lie: a folder, or whatever fsspec can reach. Without torch.
+
+Paths are relative to the store's URL, with "/" between names. What `put` and `create` return from is durable (fsynced, or
+acknowledged by the service) and whole; what they did not return from is absent under that path, whatever the moment at which
+the process or the machine died. Leftovers under other names may remain until `sweep`.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Store(Protocol):
+    """InfraError, with the URL, the cause and what to do, when the store refuses or cannot be reached."""
+
+    url: str
+
+    def put(self, path: str, parts: Iterable[memoryview]) -> None:
+        """Write a file of these parts, in order. An existing one is replaced whole."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a small file that is not there yet; False, and nothing written, when somebody else's is there."""
+
+    def read(self, path: str) -> bytes | None:
+        """A small file, whole; None when there is none."""
+
+    def read_into(self, path: str, start: int, view: memoryview) -> None:
+        """Fill the view with the file's bytes from `start` on. StateError when the file is missing or too short."""
+
+    def size_bytes(self, path: str) -> int | None:
+        """None when there is no such file."""
+
+    def names(self, folder: str = "") -> list[str]:
+        """Of files and folders directly below, sorted; [] when there is no such folder."""
+
+    def remove(self, path: str) -> None:
+        """A file, or a folder with all below it. No error when it is gone already."""
