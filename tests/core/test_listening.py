@@ -14,10 +14,10 @@ from regrow.core.events import (
     Event,
     Exchanged,
     Formed,
+    Housed,
     LaneDone,
     ListenerCame,
     ListenerGone,
-    ListenerHoused,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -167,6 +167,17 @@ def test_who_is_cut_off_again_and_again_asks_the_others_to_wait() -> None:
     assert hush == Hush() and isinstance(tell, Tell) and isinstance(tell.message, Overflowed)
 
 
+def test_who_was_cut_off_because_a_member_is_gone_has_been_none_too_slow() -> None:
+    joiner = Joiner().listening()
+    for attempt in (1, 2):
+        listener = Listener(J, attempt)
+        joiner.hears(SnapshotsTaken(listener=listener, step=3), LoadFailed(listener=listener, why=""))
+    left = roster(V2, A)
+    assert joiner.hears(ListenTold(roster=left)) == [Hear(listener=Listener(J, 4), roster=left)]
+    joiner.hears(SnapshotsTaken(listener=Listener(J, 4), step=5))
+    assert joiner.hears(LoadFailed(listener=Listener(J, 4), why="")) == [Hear(listener=Listener(J, 5), roster=left)]
+
+
 def test_too_much_to_replay_is_told_until_a_roster_answers() -> None:
     joiner = Joiner().loaded()
     hush, tell = joiner.hears(Overran(listener=FIRST, why="full"))
@@ -194,7 +205,7 @@ def test_a_listener_that_all_have_a_line_to_is_fed_with_the_very_step_that_decid
     story = Story(steps=9).seated()
     story.hears(ListenerCame(listener=FIRST))
     assert story.hears(LaneDone(lane=0)) == [Compute(step=0, lane=1, digests=True)], "one that begins after it came"
-    story.hears(LaneDone(lane=1, digest=5), ListenerHoused(listener=FIRST))
+    story.hears(LaneDone(lane=1, digest=5), Housed())
     (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
     assert isinstance(bound, Bound) and bound.row.listener == FIRST.number
     snap, commit = story.hears(rows(story, listener=FIRST.number))
@@ -209,7 +220,7 @@ def test_a_listener_that_all_have_a_line_to_is_fed_with_the_very_step_that_decid
 
 def test_who_came_too_late_for_a_digest_gets_one_with_the_next_step() -> None:
     story = Story(steps=9).reduced()
-    story.hears(ListenerCame(listener=FIRST), ListenerHoused(listener=FIRST))
+    story.hears(ListenerCame(listener=FIRST), Housed())
     snap, commit = story.hears(rows(story, listener=FIRST.number))
     assert snap == Snap(step=0, feed=FEED) and commit.lane is None
     assert story.hears(StepEntered()) == [Compute(step=1, lane=0, digests=True)]
@@ -218,12 +229,26 @@ def test_who_came_too_late_for_a_digest_gets_one_with_the_next_step() -> None:
 def test_nobody_is_named_before_there_is_memory_for_it_nor_when_it_is_gone_by_then() -> None:
     for events in (
         (ListenerCame(listener=FIRST),),
-        (ListenerCame(listener=FIRST), ListenerGone(listener=FIRST), ListenerHoused(listener=FIRST)),
+        (ListenerCame(listener=FIRST), ListenerGone(listener=FIRST), Housed()),
     ):
         story = Story(steps=9).seated()
         story.hears(*events, LaneDone(lane=0), LaneDone(lane=1))
         (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
         assert isinstance(bound, Bound) and bound.row.listener == 0
+
+
+def test_of_two_the_second_is_named_once_there_is_memory_again() -> None:
+    story = Story(steps=9).seated()
+    both = FIRST, Listener(J, 2)
+    story.hears(*(ListenerCame(listener=each) for each in both), Housed())
+    named = []
+    for housed in ((), (), (Housed(),)):
+        story.hears(*housed, LaneDone(lane=0), LaneDone(lane=1))
+        (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+        assert isinstance(bound, Bound)
+        named.append(bound.row.listener)
+        story.hears(rows(story, listener=bound.row.listener), StepEntered())
+    assert named[1] == 0 and {named[0], named[2]} == {each.number for each in both}
 
 
 def test_a_listener_that_another_member_does_not_name_waits() -> None:

@@ -59,10 +59,10 @@ from regrow.core.events import (
     Fetched,
     FormationFailed,
     Formed,
+    Housed,
     LaneDone,
     ListenerCame,
     ListenerGone,
-    ListenerHoused,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -147,8 +147,8 @@ class Attendance:
         """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
         self._attached: dict[int, Listener] = {}
         """Listeners that have a line to us and are not fed yet."""
-        self._housed: set[int] = set()
-        """Those of them that there is memory for."""
+        self._is_housed = False
+        """There is memory for the snapshot of one of them."""
         self._fed: dict[Listener, Feed] = {}
         self._unproven: set[Listener] = set()
         """Those of them that were sent no lane's digest yet."""
@@ -253,13 +253,12 @@ class Attendance:
             case ListenerCame(listener=listener):
                 self._attached[listener.number] = listener
                 return []
-            case ListenerHoused(listener=listener):
-                if listener.number in self._attached:
-                    self._housed.add(listener.number)
+            case Housed():
+                self._is_housed = bool(self._attached)
                 return []
             case ListenerGone(listener=listener):
                 self._attached.pop(listener.number, None)
-                self._housed.discard(listener.number)
+                self._is_housed &= bool(self._attached)
                 self._fed.pop(listener, None)
                 self._unproven.discard(listener)
                 return []
@@ -562,7 +561,7 @@ class Attendance:
 
     def _next_listener(self) -> int:
         """Each in its turn: one that not all members have a line to must not keep the others waiting."""
-        waiting = sorted(self._housed)
+        waiting = sorted(self._attached) if self._is_housed else ()
         return waiting[self.step % len(waiting)] if waiting else 0
 
     def _feed(self, roster: Roster, listener: Listener) -> list[Effect]:
@@ -570,7 +569,7 @@ class Attendance:
         feed = Feed(listener=listener, index=roster.index(self.me), count=len(roster.seats))
         self._fed[listener] = feed
         self._unproven.add(listener)
-        self._housed.discard(listener.number)
+        self._is_housed = False
         return [Snap(step=self.step, feed=feed)]
 
     # Listening
@@ -591,6 +590,8 @@ class Attendance:
         effects: list[Effect] = []
         if self.listening is not None and self.listening.has_caught_up:
             effects.append(Tell(message=CaughtUp(member=self.me, step=None)))
+        if self.listening is not None and not set(self.listening.roster.members) <= set(roster.members):
+            self._cut_off = 0  # some of those who were listened to are gone: that was no slowness of ours
         self._tries += 1
         self.listening = Listening(Listener(self.me, self._tries), roster)
         return [*effects, Hear(listener=self.listening.listener, roster=roster)]

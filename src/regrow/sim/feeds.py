@@ -6,9 +6,9 @@ from regrow.core.effects import Commit, Hear, Load
 from regrow.core.errors import PeerError
 from regrow.core.events import (
     Event,
+    Housed,
     ListenerCame,
     ListenerGone,
-    ListenerHoused,
     Loaded,
     LoadFailed,
     Overran,
@@ -104,7 +104,7 @@ class Feeds:
 
     def _came(self, peer: "Process", listener: Listener) -> None:
         peer.feed(ListenerCame(listener=listener))
-        self._tell(peer, ListenerHoused(listener=listener))
+        self._tell(peer, Housed())
 
     # The members
 
@@ -114,6 +114,7 @@ class Feeds:
         if line is not None and line.open:
             line.snapshot = (step, process.state)
             self._carry(tried, line, self._begin, step)
+        self._tell(process, Housed())
 
     def send(self, process: "Process", commit: Commit, gradient: int) -> None:
         record = Record(
