@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from coordinators import Coordinator
-from runs import Run, prove
+from runs import EVEN, Run, prove
 
 from regrow.core.records import Audited, Committed, GroupsAborted, RosterMade, SnapshotLoaded, StateFetched
 
@@ -62,7 +62,7 @@ WAITED_FOR = [
 
 def attacked(start: Callable[..., Run], attack: Attack, *flags: str) -> Run:
     faults = [arg for fault in (LOST, *attack.faults) for arg in ("--fault", fault)]
-    run = start("--replicas", str(attack.replicas), *flags, *faults, script_args=("--hold", f"5:{attack.replicas}"))
+    run = start("--replicas", str(attack.replicas), *EVEN, *flags, *faults, script_args=("--hold", f"5:{attack.replicas}"))
     run.wait()
     return run
 
@@ -89,7 +89,7 @@ def test_the_coordinator_is_lost_during_a_join(
     coordinator = Coordinator(tmp_path)
     try:
         coordinator.start(f"{moment}:SIGKILL")
-        flags = ("--replicas", "3", "--fault", LOST, *coordinator.arguments)
+        flags = ("--replicas", "3", *EVEN, "--fault", LOST, *coordinator.arguments)
         run = start(*flags, script_args=("--hold", "5:3"), run_dir=coordinator.run_dir)
         coordinator.wait_struck()
         coordinator.start()

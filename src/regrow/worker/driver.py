@@ -265,6 +265,8 @@ class Driver:
     def _bound(self, work: Bound) -> Event:
         step = work.row.step
         faultpoint("farewell" if step >= self.replica.steps else "boundary", step=step, roster=work.version.n)
+        if self.attendance.handed:
+            faultpoint("handover", step=step, roster=work.version.n)
         group = StampedGroup(self.link.group(work.version), self.stamp, Phase.BOUND, Phase.TURN, step)
         state = self.audit.whole() if work.farewell else self.audit.digest()
         said = group.gather(msgspec.structs.replace(work.row, state=state).pack())
