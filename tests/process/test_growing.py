@@ -55,7 +55,7 @@ WAITED_FOR = [
     Attack("at its first boundary", ("r1.1:boundary:SIGKILL",), "r1"),
     Attack("its donor, about to serve", ("*:serve:SIGKILL",), "*"),
     Attack("its donor, half way", ("*:serving:SIGKILL",), "*"),
-    Attack("a bystander", ("r2:resolve:step=8:SIGKILL",), "r2"),
+    Attack("a bystander", ("r2:resolve:roster=3:SIGKILL",), "r2"),
     Attack("donor and joiner", ("*:serving:SIGKILL", "r1.1:fetched:SIGKILL"), "r1 *"),
 ]
 

@@ -1,5 +1,6 @@
 """Lines on which members feed listeners: ordered, and lost whole with whatever was under way."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from regrow.core.effects import Commit, Hear, Load
@@ -26,12 +27,17 @@ if TYPE_CHECKING:
     from regrow.sim.world import World
 
 
+_RECORD_BYTES = 1 << 16
+
+
 class _Line:
     """From one member to one listener."""
 
     def __init__(self, peer: "Process") -> None:
         self.peer = peer
         self.open = True
+        self.is_lost = False
+        """And the listener knows."""
         self.down_s = 0.0
         self.snapshot: tuple[int, int | None] | None = None
         """Step and state."""
@@ -68,9 +74,13 @@ class Feeds:
             delay_s = self._world.chance.soon_s()
             self._world.timeline.after(delay_s, process, self._reach, tried, member)
 
-    def hush(self, process: "Process") -> None:
+    def hush(self, process: "Process", peers: tuple[Member, ...] = ()) -> None:
         for tried in [t for t in self._tries.values() if t.process is process and t.open]:
-            self._end(tried)
+            for line in [tried.lines[peer] for peer in peers if peer in tried.lines]:
+                if line.open:
+                    self._break(tried, line)
+            if not peers:
+                self._end(tried)
 
     def load(self, process: "Process", effect: Load) -> None:
         process.state = None  # bytes are being written over it
@@ -97,7 +107,7 @@ class Feeds:
         if not tried.open:
             return
         if not peer.alive or peer.hung or self._world.groups.are_split(tried.process.member, member):
-            self._world.timeline.after(self._world.chance.between(0.05, 1.0), tried.process, self._lose, tried)
+            self._world.timeline.after(self._world.chance.between(0.05, 1.0), tried.process, self._lose, tried, member)
             return
         tried.lines[member] = _Line(peer)
         self._world.timeline.after(self._world.chance.soon_s(), peer, self._came, peer, tried.listener)
@@ -130,7 +140,7 @@ class Feeds:
             tried = self._tries[feed.listener]
             line = tried.lines.get(process.member)
             if line is not None and line.open:
-                self._carry(tried, line, self._part, record, gradient)
+                self._carry(tried, line, self._part, record, feed, gradient)
 
     def leave(self, process: "Process") -> None:
         """The process is gone, with all its lines."""
@@ -156,11 +166,14 @@ class Feeds:
         self._world.timeline.after(line.down_s - now, tried.process, self._arrive, tried, line, call, *args)
 
     def _arrive(self, tried: _Try, line: _Line, call: object, *args: object) -> None:
-        if not tried.open or (not line.open and self._world.chance.happens(0.5)):
+        if not tried.open or line.is_lost or (not line.open and self._world.chance.happens(0.5)):
             return  # what was under way when a line was lost may still be read, or not
         assert callable(call)
+        self._attempt(tried, lambda: call(tried, line, *args))
+
+    def _attempt(self, tried: _Try, call: Callable[[], None]) -> None:
         try:
-            call(tried, line, *args)
+            call()
         except PeerError as error:
             self._end(tried)
             tried.process.feed(Unheard(listener=tried.listener, why=str(error)))
@@ -169,9 +182,12 @@ class Feeds:
         if (begun := tried.hearing.begins(line.peer.member, step)) is not None:
             tried.process.feed(SnapshotsTaken(listener=tried.listener, step=begun.step))
 
-    def _part(self, tried: _Try, line: _Line, record: Record, gradient: int) -> None:
-        whole = tried.hearing.part(line.peer.member, record)
+    def _part(self, tried: _Try, line: _Line, record: Record, feed: Feed, gradient: int) -> None:
         tried.gradients[record.step] = gradient
+        span = feed.span(_RECORD_BYTES)
+        self._give(tried, tried.hearing.part(line.peer.member, record, span, _RECORD_BYTES, feed.is_first))
+
+    def _give(self, tried: _Try, whole: list[Record]) -> None:
         for each in whole:
             unread = len(tried.process.attendance.listening.records) if tried.process.attendance.listening else 0
             if unread >= self._room:
@@ -185,12 +201,13 @@ class Feeds:
         line.open = False
         if line.peer.alive:
             self._tell(line.peer, ListenerGone(listener=tried.listener))
-        self._world.timeline.after(self._world.chance.soon_s(), tried.process, self._lose, tried)
+        self._world.timeline.after(self._world.chance.soon_s(), tried.process, self._lose, tried, line.peer.member)
 
-    def _lose(self, tried: _Try) -> None:
+    def _lose(self, tried: _Try, member: Member) -> None:
         if tried.open:
-            self._end(tried)
-            tried.process.feed(Unheard(listener=tried.listener, why="a line was lost"))
+            if member in tried.lines:
+                tried.lines[member].is_lost = True
+            self._attempt(tried, lambda: self._give(tried, tried.hearing.lost(member)))
 
     def _end(self, tried: _Try) -> None:
         tried.open = False

@@ -197,8 +197,8 @@ class Process:
                 self.wire.send(message)
             case Hear():
                 world.feeds.hear(self, effect)
-            case Hush():
-                world.feeds.hush(self)
+            case Hush(peers=peers):
+                world.feeds.hush(self, peers)
             case Snap(step=step, feed=feed):
                 world.referee.state(self, step)
                 world.feeds.snap(self, step, feed)

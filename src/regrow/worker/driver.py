@@ -56,7 +56,7 @@ from regrow.core.events import (
     Unheard,
 )
 from regrow.core.lanes import Cell
-from regrow.core.listener import Record
+from regrow.core.listener import Record, part_of
 from regrow.core.messages import Part, Timed
 from regrow.core.progress import Phase
 from regrow.core.records import (
@@ -76,7 +76,7 @@ from regrow.core.speeds import Gauge
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
-from regrow.state.record import cut, summary
+from regrow.state.record import summary
 from regrow.worker.audit import Audit
 from regrow.worker.link import Link
 from regrow.worker.partials import Partials
@@ -142,7 +142,7 @@ class Driver:
         """There is memory for a snapshot: have some for parts of records too, and go on."""
         acting = self.attendance.acting
         if acting is not None and acting.seat(self.attendance.me) is not None:
-            start, stop = cut(self.partials.result_bytes, acting.index(self.attendance.me), len(acting.seats))
+            start, stop = part_of(self.partials.result_bytes, acting.index(self.attendance.me), len(acting.seats))
             self.link.make_room(stop - start)
         self.tell(Housed())
         self._clear()
@@ -375,8 +375,8 @@ class Driver:
         )
         total_bytes = result.buffer.numel()
         for feed in commit.feeds:
-            start, stop = cut(total_bytes, feed.index, feed.count)
-            tail = summary(result) if feed.index == 0 else b""
+            start, stop = feed.span(total_bytes)
+            tail = summary(result) if feed.is_first else b""
             part = Part(record=record, total_bytes=total_bytes, start=start, size_bytes=stop - start, tail=tail)
             self.link.feed(feed.listener, part, result.buffer[start:stop])
 
