@@ -188,6 +188,7 @@ def test_below_the_minimum_the_job_waits_says_so_and_goes_on(start: Callable[...
 
 def test_a_slow_replica_has_fewer_lanes_by_the_operators_word(start: Callable[..., Run], digests: list[str]) -> None:
     run = start("--replicas", "3", *EVEN, "--speed", "r1=0.3", script_args=("--steps", str(STEPS)))
+    under_way(run)
     prove_elastic(run, digests, at_the_end=3)
     ((_, made),) = run.facts(RosterMade)
     assert isinstance(made, RosterMade) and [len(seat.lanes) for seat in made.seats] == [3, 1, 2]
