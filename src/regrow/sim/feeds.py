@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from regrow.sim.process import Process
     from regrow.sim.world import World
 
-
+_MOST_UNREAD = 4
+"""A line with more messages on it that the listener does not take is closed."""
 _RECORD_BYTES = 1 << 16
 
 
@@ -37,8 +38,10 @@ class _Line:
         self.peer = peer
         self.open = True
         self.is_lost = False
-        """And the listener knows."""
+        """The listener reads nothing more of it."""
         self.down_s = 0.0
+        self.unread = 0
+        """Messages that the listener has not taken yet."""
         self.snapshot: tuple[int, int | None] | None = None
         """Step and state."""
 
@@ -84,7 +87,7 @@ class Feeds:
 
     def load(self, process: "Process", effect: Load) -> None:
         process.state = None  # bytes are being written over it
-        self._world.timeline.after(self._world.chance.work_s(), process, self._load, process, effect)
+        self._world.timeline.after(process.work_s(), process, self._load, process, effect)
 
     def _load(self, process: "Process", effect: Load) -> None:
         tried = self._tries[effect.listener]
@@ -92,15 +95,26 @@ class Feeds:
         if not tried.open or not lines:
             process.answer(LoadFailed(listener=effect.listener, why="no donor is left"))
             return
-        line = self._world.chance.one_of(lines)
-        assert line.snapshot is not None
-        step, state = line.snapshot
-        if step != effect.step:
-            self._world.referee.fail("donor-step", f"{process.name} wants step {effect.step}, was offered {step}")
+        offers = {line.snapshot for line in lines if line.snapshot is not None}
+        if {step for step, _ in offers} != {effect.step} or len(offers) > 1:
+            self._world.referee.fail("donor-step", f"{process.name} wants step {effect.step}, was offered {offers}")
+        (step, state) = offers.pop()
         donors = tuple(line.peer.member for line in lines)
         fact = SnapshotLoaded(listener=effect.listener, step=step, donors=donors, size_bytes=8, digest=str(state))
         process.load(state, step, fact)
         process.answer(Loaded(listener=effect.listener))
+
+    def donors(self, process: "Process") -> list["Process"]:
+        """From whom it could load, or loads."""
+        tries = [tried for tried in self._tries.values() if tried.process is process and tried.open]
+        lines = [line for tried in tries for line in tried.lines.values() if line.open and line.snapshot is not None]
+        return [line.peer for line in lines if line.peer.alive]
+
+    def is_loaded_from(self, peer: "Process") -> bool:
+        """Does a joiner load from it at this moment?"""
+        tries = [tried for tried in self._tries.values() if tried.open and tried.process.task == "Load"]
+        lines = [tried.lines.get(peer.member) for tried in tries]
+        return any(line is not None and line.open and line.snapshot is not None for line in lines)
 
     def _reach(self, tried: _Try, member: Member) -> None:
         peer = self._world.agent.processes[member]
@@ -109,8 +123,12 @@ class Feeds:
         if not peer.alive or peer.hung or self._world.groups.are_split(tried.process.member, member):
             self._world.timeline.after(self._world.chance.between(0.05, 1.0), tried.process, self._lose, tried, member)
             return
-        tried.lines[member] = _Line(peer)
-        self._world.timeline.after(self._world.chance.soon_s(), peer, self._came, peer, tried.listener)
+        line = tried.lines[member] = _Line(peer)
+        self._world.timeline.after(self._world.chance.soon_s(), peer, self._attend, line, tried.listener)
+
+    def _attend(self, line: _Line, listener: Listener) -> None:
+        if line.open:  # else it was lost before the member knew of it: it must not hear of the loss first
+            self._came(line.peer, listener)
 
     def _came(self, peer: "Process", listener: Listener) -> None:
         peer.feed(ListenerCame(listener=listener))
@@ -162,12 +180,21 @@ class Feeds:
 
     def _carry(self, tried: _Try, line: _Line, call: object, *args: object) -> None:
         now = self._world.timeline.now
+        line.unread += 1
+        if line.unread > _MOST_UNREAD:
+            self._world.sights.see("a listener took too little")
+            self._break(tried, line)
+            return
         line.down_s = max(line.down_s, now + self._world.chance.soon_s())
         self._world.timeline.after(line.down_s - now, tried.process, self._arrive, tried, line, call, *args)
 
     def _arrive(self, tried: _Try, line: _Line, call: object, *args: object) -> None:
-        if not tried.open or line.is_lost or (not line.open and self._world.chance.happens(0.5)):
-            return  # what was under way when a line was lost may still be read, or not
+        line.unread -= 1
+        if not tried.open or line.is_lost:
+            return
+        if not line.open and self._world.chance.happens(0.5):
+            line.is_lost = True  # what was under way may still be read, up to some message
+            return
         assert callable(call)
         self._attempt(tried, lambda: call(tried, line, *args))
 
@@ -192,6 +219,7 @@ class Feeds:
             unread = len(tried.process.attendance.listening.records) if tried.process.attendance.listening else 0
             if unread >= self._room:
                 self._end(tried)
+                self._world.sights.see("a queue overflowed")
                 tried.process.feed(Overran(listener=tried.listener, why=f"{unread} records wait"))
                 return
             heard = Heard(record=each, gradient=tried.gradients.pop(each.step))
