@@ -235,7 +235,11 @@ class Feeds:
         if tried.open:
             if member in tried.lines:
                 tried.lines[member].is_lost = True
-            self._attempt(tried, lambda: self._give(tried, tried.hearing.lost(member)))
+            self._attempt(tried, lambda: self._go_on_without(tried, member))
+
+    def _go_on_without(self, tried: _Try, member: Member) -> None:
+        self._give(tried, tried.hearing.lost(member))
+        self._world.sights.see("a listener went on without a peer")
 
     def _end(self, tried: _Try) -> None:
         tried.open = False

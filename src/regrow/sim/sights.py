@@ -18,6 +18,7 @@ SIGHTS = (
     "a donor was lost during a load",
     "a queue overflowed",
     "a listener took too little",
+    "a listener went on without a peer",
     "a joiner with other bits was refused",
     "the coordinator crashed while a joiner listened",
     "the coordinator crashed before all had entered a planned roster",
