@@ -80,7 +80,9 @@ def test_death_is_reported_within_milliseconds(host: MakeHost) -> None:
         agent.order("start", f"r0.{life}")
         event = agent.event("gone")
         took_ms.append((int(str(event["ns"])) - int((agent.folder / "died").read_text())) / 1e6)
-    assert min(took_ms) < 20, took_ms  # about 1 ms on an idle machine; the tests run on a busy one
+    assert min(took_ms) < 500, (
+        took_ms
+    )  # about 1 ms on an idle machine; a look at each process every second would take longer
     agent.close()
 
 

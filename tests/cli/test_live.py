@@ -3,13 +3,13 @@
 import json
 import os
 import re
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from command import REGROW, Launch, regrow, wait_for
+from ports import free_port
 from sitting import SCRIPT, Sitting
 
 pytestmark = pytest.mark.process
@@ -127,8 +127,7 @@ def test_a_terminal_that_is_closed_in_mid_run_takes_only_the_view_with_it(sit: C
 
 
 def test_the_view_says_when_the_coordinator_is_away(sit: Callable[..., Sitting], tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     with (tmp_path / "coordinator.txt").open("wb") as log:
         command = [REGROW, "coordinator", "--listen", address, "--run-dir", "run"]
         coordinator = subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=subprocess.STDOUT)

@@ -122,9 +122,12 @@ def test_json_is_what_the_documents_say(tmp_path: Path, run: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "why.md").read_text()
     told = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
     parts = (report, report["tale"], report["tale"]["summary"], episode, episode["culprits"][0], episode["returns"][0])
-    others = write(tmp_path, next(story for story in STORIES if story.name == "data_workers"))
-    losses = json.loads(regrow("why", others, "--json", cwd=tmp_path).stdout)["tale"]["data_workers"]
-    assert {key for part in (*parts, *losses) for key in part} == told
+    for field, name in (("data_workers", "data_workers"), ("wrong_states", "wrong_state")):
+        folder = tmp_path / name
+        folder.mkdir()
+        other = write(folder, next(story for story in STORIES if story.name == name))
+        parts = (*parts, *json.loads(regrow("why", other, "--json", cwd=folder).stdout)["tale"][field])
+    assert {key for part in parts for key in part} == told
     assert set(re.findall(r"^- `([\w-]+)`:", page, re.MULTILINE)) == set(KINDS)
 
 

@@ -2,6 +2,8 @@
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from test_attendance import DIGEST, V1, V2, V3, A, B, J, Story, roster, row, stated
 
 from regrow.core.attendance import Task
@@ -14,10 +16,10 @@ from regrow.core.events import (
     Event,
     Exchanged,
     Formed,
+    Housed,
     LaneDone,
     ListenerCame,
     ListenerGone,
-    ListenerHoused,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -36,6 +38,7 @@ from regrow.core.messages import CaughtUp, Complain, Entered, Overflowed, Releas
 from regrow.core.roster import Member, Roster, Version
 
 FIRST = Listener(J, 1)
+C = Member("r3", 0)
 HOLDINGS = ((Node(0, 2),), (Node(2, 4),))
 
 
@@ -167,6 +170,17 @@ def test_who_is_cut_off_again_and_again_asks_the_others_to_wait() -> None:
     assert hush == Hush() and isinstance(tell, Tell) and isinstance(tell.message, Overflowed)
 
 
+def test_who_was_cut_off_because_a_member_is_gone_has_been_none_too_slow() -> None:
+    joiner = Joiner().listening()
+    for attempt in (1, 2):
+        listener = Listener(J, attempt)
+        joiner.hears(SnapshotsTaken(listener=listener, step=3), LoadFailed(listener=listener, why=""))
+    left = roster(V2, A)
+    assert joiner.hears(ListenTold(roster=left)) == [Hear(listener=Listener(J, 4), roster=left)]
+    joiner.hears(SnapshotsTaken(listener=Listener(J, 4), step=5))
+    assert joiner.hears(LoadFailed(listener=Listener(J, 4), why="")) == [Hear(listener=Listener(J, 5), roster=left)]
+
+
 def test_too_much_to_replay_is_told_until_a_roster_answers() -> None:
     joiner = Joiner().loaded()
     hush, tell = joiner.hears(Overran(listener=FIRST, why="full"))
@@ -187,14 +201,14 @@ def test_a_roster_that_needs_a_resolve_ends_the_listening() -> None:
 # The members
 
 
-FEED = Feed(listener=FIRST, index=0, count=2)
+FEED = Feed(listener=FIRST, feeder=A, feeders=(A, B))
 
 
 def test_a_listener_that_all_have_a_line_to_is_fed_with_the_very_step_that_decides_it() -> None:
     story = Story(steps=9).seated()
     story.hears(ListenerCame(listener=FIRST))
     assert story.hears(LaneDone(lane=0)) == [Compute(step=0, lane=1, digests=True)], "one that begins after it came"
-    story.hears(LaneDone(lane=1, digest=5), ListenerHoused(listener=FIRST))
+    story.hears(LaneDone(lane=1, digest=5), Housed())
     (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
     assert isinstance(bound, Bound) and bound.row.listener == FIRST.number
     snap, commit = story.hears(rows(story, listener=FIRST.number))
@@ -209,7 +223,7 @@ def test_a_listener_that_all_have_a_line_to_is_fed_with_the_very_step_that_decid
 
 def test_who_came_too_late_for_a_digest_gets_one_with_the_next_step() -> None:
     story = Story(steps=9).reduced()
-    story.hears(ListenerCame(listener=FIRST), ListenerHoused(listener=FIRST))
+    story.hears(ListenerCame(listener=FIRST), Housed())
     snap, commit = story.hears(rows(story, listener=FIRST.number))
     assert snap == Snap(step=0, feed=FEED) and commit.lane is None
     assert story.hears(StepEntered()) == [Compute(step=1, lane=0, digests=True)]
@@ -218,12 +232,26 @@ def test_who_came_too_late_for_a_digest_gets_one_with_the_next_step() -> None:
 def test_nobody_is_named_before_there_is_memory_for_it_nor_when_it_is_gone_by_then() -> None:
     for events in (
         (ListenerCame(listener=FIRST),),
-        (ListenerCame(listener=FIRST), ListenerGone(listener=FIRST), ListenerHoused(listener=FIRST)),
+        (ListenerCame(listener=FIRST), ListenerGone(listener=FIRST), Housed()),
     ):
         story = Story(steps=9).seated()
         story.hears(*events, LaneDone(lane=0), LaneDone(lane=1))
         (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
         assert isinstance(bound, Bound) and bound.row.listener == 0
+
+
+def test_of_two_the_second_is_named_once_there_is_memory_again() -> None:
+    story = Story(steps=9).seated()
+    both = FIRST, Listener(J, 2)
+    story.hears(*(ListenerCame(listener=each) for each in both), Housed())
+    named = []
+    for housed in ((), (), (Housed(),)):
+        story.hears(*housed, LaneDone(lane=0), LaneDone(lane=1))
+        (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+        assert isinstance(bound, Bound)
+        named.append(bound.row.listener)
+        story.hears(rows(story, listener=bound.row.listener), StepEntered())
+    assert named[1] == 0 and {named[0], named[2]} == {each.number for each in both}
 
 
 def test_a_listener_that_another_member_does_not_name_waits() -> None:
@@ -238,6 +266,26 @@ def test_a_listener_that_is_gone_is_fed_no_more() -> None:
     story = Story(steps=9).reduced()
     story.hears(ListenerCame(listener=FIRST), rows(story, listener=FIRST.number), ListenerGone(listener=FIRST))
     assert story.hears(StepEntered()) == [Compute(step=1, lane=0)]
+
+
+def test_those_who_are_left_feed_what_one_that_is_gone_would_have() -> None:
+    story = Story(steps=9).reduced()
+    story.hears(ListenerCame(listener=FIRST), rows(story, listener=FIRST.number), StepEntered())
+    left = roster(V2, A)
+    story.hears(RosterPushed(roster=left), LaneDone(lane=0), Formed(version=V2))
+    story.hears(Exchanged(version=V2, table=(stated(A, step=1, attempt=V1, held=(Node(0, 1),), last=9),)))
+    story.hears(*(LaneDone(lane=lane) for lane in (1, 2, 3)), Reduced(version=V2, digest=DIGEST))
+    said = (msgspec.structs.replace(row(V2, 1)),)
+    (commit,) = story.hears(Bounded(version=V2, rows=said))
+    assert isinstance(commit, Commit) and commit.feeds == (msgspec.structs.replace(FEED, feeders=(A,)),)
+
+
+def test_a_joiner_goes_on_with_those_who_are_left() -> None:
+    joiner = Joiner().loaded()
+    assert joiner.hears(ListenTold(roster=roster(V2, A))) == [Hush(peers=(B,)), Tell(message=CaughtUp(member=J, step=3))]
+    others = roster(V3, Member("r8", 0))
+    *_, hear = joiner.hears(ListenTold(roster=others))
+    assert hear == Hear(listener=Listener(J, 2), roster=others), "nobody is left who feeds it"
 
 
 def test_everybody_ready_goes_on_under_the_planned_roster() -> None:
@@ -300,15 +348,107 @@ def test_a_complaint_of_the_base_is_repeated_when_a_planned_roster_comes() -> No
 # What was heard
 
 
+SIZE_BYTES = 3000
+
+
+def sent(hearing: Hearing, feeder: Member, feeders: tuple[Member, ...], heard: Record) -> list[Record]:
+    """The feeder sends its part of this, as one of so many."""
+    feed = Feed(listener=FIRST, feeder=feeder, feeders=feeders)
+    return hearing.part(feeder, heard, feed.span(SIZE_BYTES), SIZE_BYTES, feed.is_first)
+
+
+def begun(*peers: Member) -> Hearing:
+    hearing = Hearing(peers)
+    assert [hearing.begins(peer, 3) for peer in peers][-1] == Begun(step=3)
+    return hearing
+
+
 def test_records_are_whole_once_all_have_sent_their_part() -> None:
     hearing = Hearing((A, B))
     first, second = record(3).record, record(4).record
     assert hearing.begins(A, 3) is None
-    assert hearing.part(A, first) == []
+    assert sent(hearing, A, (A, B), first) == []
     assert hearing.begins(B, 3) == Begun(step=3)
-    assert hearing.part(A, second) == []
-    assert hearing.part(B, first) == [first]
-    assert hearing.part(B, second) == [second]
+    assert sent(hearing, A, (A, B), second) == []
+    assert sent(hearing, B, (A, B), first) == [first]
+    assert sent(hearing, B, (A, B), second) == [second]
+
+
+def test_what_one_that_is_gone_owed_comes_from_the_others() -> None:
+    hearing = begun(A, B, C)
+    first, second = record(3).record, record(4).record
+    for peer in (A, B, C):
+        whole = sent(hearing, peer, (A, B, C), first)
+    assert whole == [first]
+    assert sent(hearing, C, (A, B, C), second) == [], "it passed the boundary, and died"
+    assert sent(hearing, A, (A, B), second) == []
+    assert hearing.lost(C) == []
+    assert sent(hearing, B, (A, B), second) == [second], "by resolve, and without it"
+
+
+def test_its_loss_may_be_all_that_was_waited_for() -> None:
+    hearing = begun(A, B, C)
+    for peer in (A, B):
+        assert sent(hearing, peer, (A, B), record(3).record) == []
+    assert hearing.lost(C) == [record(3).record]
+
+
+@pytest.mark.parametrize("is_lost_first", [True, False])
+def test_what_nobody_will_send_ends_the_try(is_lost_first: bool) -> None:
+    """C has not sent its part of a step that the others committed while it fed, too."""
+    hearing = begun(A, B, C)
+    sent(hearing, A, (A, B, C), record(3).record)
+    with pytest.raises(PeerError, match="step 3 was with a peer that is lost"):
+        if is_lost_first:
+            hearing.lost(C)
+        sent(hearing, B, (A, B, C), record(3).record)
+        hearing.lost(C)
+
+
+def test_some_cut_with_it_and_some_without_and_a_hole_is_left() -> None:
+    hearing = begun(A, B, C)
+    sent(hearing, A, (A, B, C), record(3).record)  # passed its boundary
+    hearing.lost(C)
+    with pytest.raises(PeerError, match="lost"):
+        sent(hearing, B, (A, B), record(3).record)  # committed by resolve: what lies between the two parts is missing
+
+
+def test_the_loss_of_the_last_or_before_all_have_begun_ends_the_try() -> None:
+    hearing = Hearing((A, B))
+    hearing.begins(A, 3)
+    with pytest.raises(PeerError):
+        hearing.lost(B)
+    hearing = begun(A, B)
+    assert hearing.lost(B) == []
+    with pytest.raises(PeerError, match="every peer is lost"):
+        hearing.lost(A)
+
+
+@given(st.data())
+def test_whatever_is_given_is_whole(data: st.DataObject) -> None:
+    """Against a dumb count of bytes: any cuts, any losses, in any order."""
+    peers = (A, B, C, Member("r7", 0))
+    hearing, bytes_here, has_first = begun(*peers), set(), False
+    left, owing = set(peers), set(peers)
+    try:
+        while left:
+            peer = data.draw(st.sampled_from(sorted(left)))
+            if peer in owing and data.draw(st.booleans()):
+                feeders = tuple(each for each in peers if each == peer or data.draw(st.booleans()))
+                feed = Feed(listener=FIRST, feeder=peer, feeders=feeders)
+                bytes_here |= set(range(*feed.span(SIZE_BYTES)))
+                has_first |= feed.is_first
+                owing.discard(peer)
+                whole = sent(hearing, peer, feeders, record(3).record)
+            else:
+                left.discard(peer)
+                whole = hearing.lost(peer)
+            is_whole = has_first and bytes_here == set(range(SIZE_BYTES))
+            assert whole == ([record(3).record] if is_whole and not owing & left else [])
+            if whole:
+                return
+    except PeerError:
+        assert not left or (not owing & left and not (has_first and bytes_here == set(range(SIZE_BYTES))))
 
 
 @pytest.mark.parametrize(
@@ -317,12 +457,10 @@ def test_records_are_whole_once_all_have_sent_their_part() -> None:
     ids=["one has not seen the verdict", "another result"],
 )
 def test_peers_that_do_not_say_the_same_end_the_try(other: Record) -> None:
-    hearing = Hearing((A, B))
-    hearing.begins(A, 3)
-    hearing.begins(B, 3)
-    hearing.part(A, record(3).record)
-    with pytest.raises(PeerError):
-        hearing.part(B, other)
+    hearing = begun(A, B)
+    sent(hearing, A, (A, B), record(3).record)
+    with pytest.raises(PeerError, match=r"differ|boundary"):
+        sent(hearing, B, (A, B), other)
 
 
 def test_snapshots_of_different_steps_end_the_try() -> None:

@@ -20,7 +20,18 @@ from regrow.core.membership_effects import (
     Spared,
     Start,
 )
-from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Hung, Opened, Stalled, StopRequested, Ticked
+from regrow.core.membership_events import (
+    AgentCame,
+    AgentGone,
+    Died,
+    Heard,
+    Hung,
+    Opened,
+    Stalled,
+    StopRequested,
+    Ticked,
+    WishCame,
+)
 from regrow.core.memory import Memory
 from regrow.core.messages import (
     Beat,
@@ -42,6 +53,7 @@ from regrow.core.messages import (
     Stop,
 )
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version
+from regrow.core.wishes import Wish
 
 REPLICAS = ("r0", "r1", "r2")
 CONFIG = MembershipConfig(replicas=REPLICAS, lanes=6, lease_s=10.0, grace_s=1.0, budget=BudgetConfig(max_restarts=2))
@@ -577,6 +589,17 @@ def test_after_a_restart_the_end_waits_for_the_exits_of_those_who_left() -> None
     assert later.machine.roster.members == (B, C)
     assert ends(later.sees_dead(B)) == ends(later.sees_dead(C)) == []
     assert ends(later.sees_dead(A, clean=True)) == ["finished"]
+
+
+def test_after_a_restart_the_end_waits_for_those_whom_a_planned_roster_has_no_seat_for() -> None:
+    """tests/sim/seeds.py: ForgetsTheBase."""
+    desk = Desk().founded()
+    desk._take(WishCame(now=0.0, ticket=1, wish=Wish(kind="leave", replica="r2")))
+    assert desk.machine.roster is not None and desk.machine.roster.members == (A, B)
+    later = desk.restarted()
+    later.sees_dead(A, clean=True)
+    assert ends(later.sees_dead(B, clean=True)) == [], "C may still be at its last step"
+    assert ends(later.sees_dead(C, clean=True)) == ["finished"]
 
 
 def test_nobody_is_replaced_once_the_end_has_begun() -> None:

@@ -72,6 +72,23 @@ def test_what_a_given_up_successor_was_to_do_is_given_up() -> None:
     assert THREE.scaled(4, {"r0", "r1", "r2"}).hired(1).losing("r3").target == 3
 
 
+def test_the_place_of_one_that_left_before_it_was_relieved_is_given_up_with_its_relief() -> None:
+    """tests/sim/seeds.py: AwaitsTheRetired."""
+    moved = THREE.moved("r1").hired(1).retiring("r1")
+    assert moved.wanted({"r0", "r2"}) == 1 and moved.cast({"r0", "r2", "r3"}).places == ("r0", "r3", "r2")
+    for staff in (moved.losing("r2"), moved.losing("r3")):
+        assert "r1" not in staff.places and staff.target == 2
+    assert moved.losing("r2").wanted({"r0"}) == 1 and moved.losing("r3").wanted({"r0", "r2"}) == 0
+
+
+def test_whoever_leaves_before_it_took_its_place_or_relieved_another_leaves_nothing_to_wait_for() -> None:
+    """tests/sim/test_elastic_jobs.py, seed 56: the next replica that was hired took the place, and was missed elsewhere."""
+    staff = THREE.scaled(4, {"r0", "r1", "r2"}).hired(1).without("r3")
+    assert staff.target == 3 and staff.wanted({"r0", "r1", "r2"}) == 0
+    assert THREE.moved("r1").hired(1).without("r3").moving == ()
+    assert found(("r0", "r1"), 1).without("r2").target == 2
+
+
 def test_scaling_again_replaces_those_that_were_given_up() -> None:
     staff = THREE.losing("r1").scaled(3, {"r0", "r2"})
     assert staff.places == ("r0", "r2") and staff.wanted({"r0", "r2"}) == 1

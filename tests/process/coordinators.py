@@ -1,29 +1,16 @@
 """A `regrow coordinator` under attack: started, killed, and started again on the same folder."""
 
 import os
-import random
 import signal
-import socket
 import subprocess
 from pathlib import Path
 
 import msgspec
+from ports import free_port
 from runs import DEADLINE_S, REGROW, wait_for
 
 from regrow.cli.run_dir import ListeningFile
 from regrow.core.roster import Endpoint
-
-
-def free_port() -> int:
-    """Below the range from which the machine gives ports to connections: nobody else is given it while it is free."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
 
 
 class Coordinator:

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 from coordinators import Coordinator
-from runs import DEADLINE_S, LANES, REGROW, Run, wait_for
+from runs import DEADLINE_S, EVEN, LANES, REGROW, Run, wait_for
 
 from regrow.cli.run_dir import RunDir
 from regrow.cli.why import gather
-from regrow.core.records import Departed, LaneComputed, RosterMade, WishNoted, WorkerDismissed, WorkerExited
+from regrow.core.records import Departed, LaneComputed, RosterMade, WishNoted, WorkerDismissed
 
 pytestmark = pytest.mark.process
 
-STEPS = 150
+STEPS = 400
 SLOW = ("--steps", str(STEPS), "--pace", "0.05")
+"""Until the test has seen what it waits for."""
 
 
 def under_way(run: Run, who: str = "r0.0", steps: int = 3) -> None:
@@ -37,11 +38,19 @@ def holds(run: Run, *wish: str) -> None:
 
 def working(run: Run) -> set[str]:
     """Who has lanes, by the newest roster."""
-    made = max((fact for _, fact in run.facts(RosterMade)), key=lambda fact: fact.version)
-    return {str(seat.member) for seat in made.seats if seat.lanes}
+    return {str(seat.member) for seat in newest(run).seats if seat.lanes}
+
+
+def seated(run: Run) -> set[str]:
+    return {str(seat.member) for seat in newest(run).seats}
+
+
+def newest(run: Run) -> RosterMade:
+    return max((fact for _, fact in run.facts(RosterMade)), key=lambda fact: fact.version)
 
 
 def prove_elastic(run: Run, digests: list[str], *, at_the_end: int, failures: int = 0) -> None:
+    (run.folder / "hurry").touch()
     assert run.wait() == 0, run.story()
     assert run.digests() == [digests[STEPS]] * at_the_end, run.story()
     check = run.check()
@@ -90,11 +99,10 @@ def test_a_job_is_scaled_while_a_replica_is_lost(start: Callable[..., Run], dige
 
 
 def test_a_replica_is_lost_while_another_leaves(start: Callable[..., Run], digests: list[str]) -> None:
-    run = start("--replicas", "3", "--fault", "r1:passed:step=12:SIGKILL", script_args=SLOW)
+    run = start("--replicas", "3", *EVEN, "--fault", "r1:form:roster=2:SIGKILL", script_args=SLOW)
     under_way(run)
     asks(run, "leave", "--replica", "r2", "--no-wait")
-    wait_for(lambda: run.committed("r1.1") >= 2, "the other that was lost to be back")
-    assert working(run) == {"r0.0", "r1.1"}, run.story()
+    wait_for(lambda: working(run) == {"r0.0", "r1.1"}, "the other that was lost to be back, and r2 to have left")
     prove_elastic(run, digests, at_the_end=2, failures=1)
 
 
@@ -104,6 +112,40 @@ def test_a_replica_moves(start: Callable[..., Run], digests: list[str]) -> None:
     holds(run, "migrate", "--replica", "r0")
     assert working(run) == {"r1.0", "r2.0"}
     prove_elastic(run, digests, at_the_end=2)
+    prove_nothing_computed_again(run)
+
+
+@pytest.mark.parametrize(
+    ("fault", "successor"),
+    [
+        ("r2:load:SIGKILL", "r2.1"),
+        ("r2:audit:SIGKILL", "r2.1"),
+        ("r2:switched:SIGKILL", "r2.1"),
+        ("r2:lane:SIGKILL", "r2.1"),
+        ("r0:snapped:SIGKILL", "r2.0"),
+        ("r0:handover:SIGKILL", "r2.0"),
+        ("r1:handover:SIGKILL", ""),
+    ],
+)
+def test_a_move_is_attacked(fault: str, successor: str, start: Callable[..., Run], digests: list[str]) -> None:
+    """The successor dies in every grade, and the one that leaves before it is copied and with its last row."""
+    mover = fault.split(":")[0] if not successor else "r0"
+    stays = ({"r0.0", "r1.0"} - {f"{mover}.0"}) | {successor or "r2.0"}
+    run = start("--replicas", "2", *EVEN, "--fault", fault, script_args=SLOW)
+    under_way(run)
+    asks(run, "migrate", "--replica", mover, "--no-wait")
+    wait_for(lambda: working(run) == stays or run.process.poll() is not None, f"{stays} to work")
+    prove_elastic(run, digests, at_the_end=2, failures=1)
+
+
+def test_a_shadow_is_killed_and_nobody_gives_up_a_lane(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "2", *EVEN, "--spares", "1", "--shadow", script_args=SLOW)
+    under_way(run)
+    wait_for(lambda: run.committed("r2.0") >= 2, "the shadow to be in step")
+    os.kill(run.pids()["r2.0"], signal.SIGKILL)
+    wait_for(lambda: seated(run) == {"r0.0", "r1.0", "r2.1"}, "another shadow to be in step")
+    assert working(run) == {"r0.0", "r1.0"}
+    prove_elastic(run, digests, at_the_end=3, failures=1)
     prove_nothing_computed_again(run)
 
 
@@ -134,7 +176,7 @@ def test_a_spare_takes_over(flags: tuple[str, ...], start: Callable[..., Run], d
 
 
 def test_below_the_minimum_the_job_waits_says_so_and_goes_on(start: Callable[..., Run], digests: list[str]) -> None:
-    run = start("--replicas", "3", "--min-replicas", "3", script_args=SLOW)
+    run = start("--replicas", "3", *EVEN, "--min-replicas", "3", script_args=SLOW)
     under_way(run)
     os.kill(run.pids()["r1.0"], signal.SIGKILL)
     wait_for(lambda: run.committed("r1.1") >= 2, "its next life to take part")
@@ -145,23 +187,36 @@ def test_below_the_minimum_the_job_waits_says_so_and_goes_on(start: Callable[...
 
 
 def test_a_slow_replica_has_fewer_lanes_by_the_operators_word(start: Callable[..., Run], digests: list[str]) -> None:
-    run = start("--replicas", "3", "--speed", "r1=0.3", script_args=("--steps", str(STEPS)))
+    run = start("--replicas", "3", *EVEN, "--speed", "r1=0.3", script_args=("--steps", str(STEPS)))
+    under_way(run)
     prove_elastic(run, digests, at_the_end=3)
     ((_, made),) = run.facts(RosterMade)
     assert isinstance(made, RosterMade) and [len(seat.lanes) for seat in made.seats] == [3, 1, 2]
 
 
-def test_a_wish_outlives_the_coordinator(start: Callable[..., Run], tmp_path: Path, digests: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("wish", "moment", "stays"),
+    [
+        (("leave", "--replica", "r2"), "persisted:roster=2", {"r0.0", "r1.0"}),
+        (("scale", "--replicas", "4"), "persisted:roster=2", {"r0.0", "r1.0", "r2.0", "r3.0"}),
+        (("scale", "--replicas", "4"), "order:nth=4", {"r0.0", "r1.0", "r2.0", "r3.0"}),
+        (("migrate", "--replica", "r2"), "push:roster=2", {"r0.0", "r1.0", "r3.0"}),
+        (("migrate", "--replica", "r2"), "persist:roster=2", {"r0.0", "r1.0", "r3.0"}),
+    ],
+)
+def test_a_wish_outlives_the_coordinator(
+    wish: tuple[str, ...], moment: str, stays: set[str], start: Callable[..., Run], tmp_path: Path, digests: list[str]
+) -> None:
     coordinator = Coordinator(tmp_path)
     try:
-        coordinator.start("persisted:roster=2:SIGKILL")
-        run = start("--replicas", "3", *coordinator.arguments, script_args=SLOW, run_dir=coordinator.run_dir)
+        coordinator.start(f"{moment}:SIGKILL")
+        run = start("--replicas", "3", *EVEN, *coordinator.arguments, script_args=SLOW, run_dir=coordinator.run_dir)
         under_way(run)
-        asks(run, "leave", "--replica", "r2", "--no-wait")
+        asks(run, *wish, "--no-wait")
         coordinator.wait_struck()
         coordinator.start()
-        wait_for(lambda: working(run) == {"r0.0", "r1.0"} and run.facts(Departed, "r2.0"), "r2 to have left")
-        prove_elastic(run, digests, at_the_end=2)
-        assert [fact.how for _, fact in run.facts(WorkerExited) if str(fact.member) == "r2.0"] != []
+        wait_for(lambda: working(run) == stays or run.process.poll() is not None, f"{stays} to work")
+        prove_elastic(run, digests, at_the_end=len(stays))
+        assert {who for who, _ in run.facts(Departed)} >= stays, run.story()
     finally:
         coordinator.end()

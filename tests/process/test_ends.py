@@ -166,6 +166,17 @@ def test_the_second_ctrl_c_ends_a_job_that_cannot_reach_its_boundary(start: Call
     run.wait_nothing_left(sockets)
 
 
+def test_sigterm_ends_a_job_that_cannot_reach_its_boundary_in_time(start: Callable[..., Run]) -> None:
+    hang = ("--fault", "r1:reduce:step=3:hang", "--hang-factor", "0")
+    run = start("--replicas", "2", *hang, "--grace", "2", script_args=ENDLESS)
+    under_way(run, steps=3)
+    run.process.terminate()
+    assert run.wait() == 143, run.story()
+    (end,) = (fact for _, fact in run.facts(JobEnded))
+    assert "no boundary passed within the 2 s of --grace" in end.why
+    run.wait_nothing_left({})
+
+
 def test_one_replica_stops_the_job_everywhere_at_the_same_step(start: Callable[..., Run], digests: list[str]) -> None:
     run = start("--replicas", "3", script_args=("--stop-at", "4", "--child"))
     assert run.wait() == 0, run.story()

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 from coordinators import Coordinator
-from runs import Run, prove
+from runs import EVEN, Run, prove
 
-from regrow.core.records import Audited, Committed, GroupsAborted, RosterMade, SnapshotLoaded, StateFetched
+from regrow.core.records import Audited, Committed, GroupsAborted, ListenFailed, RosterMade, SnapshotLoaded, StateFetched
 
 pytestmark = pytest.mark.process
 
@@ -25,8 +25,6 @@ class Attack(NamedTuple):
 
 
 LISTENERS = [
-    Attack("a listener, about to load", ("r1.1:load:SIGKILL",), "r1"),
-    Attack("a listener, loaded", ("r1.1:loaded:SIGKILL",), "r1"),
     Attack("a listener, in its audit", ("r1.1:audit:SIGKILL",), "r1"),
     Attack("a listener, replaying", ("r1.1:passed:SIGKILL",), "r1"),
     Attack("a joiner, about to form", ("r1.1:form:SIGKILL",), "r1"),
@@ -55,14 +53,14 @@ WAITED_FOR = [
     Attack("at its first boundary", ("r1.1:boundary:SIGKILL",), "r1"),
     Attack("its donor, about to serve", ("*:serve:SIGKILL",), "*"),
     Attack("its donor, half way", ("*:serving:SIGKILL",), "*"),
-    Attack("a bystander", ("r2:resolve:step=8:SIGKILL",), "r2"),
+    Attack("a bystander", ("r2:resolve:roster=3:SIGKILL",), "r2"),
     Attack("donor and joiner", ("*:serving:SIGKILL", "r1.1:fetched:SIGKILL"), "r1 *"),
 ]
 
 
 def attacked(start: Callable[..., Run], attack: Attack, *flags: str) -> Run:
     faults = [arg for fault in (LOST, *attack.faults) for arg in ("--fault", fault)]
-    run = start("--replicas", str(attack.replicas), *flags, *faults, script_args=("--hold", f"5:{attack.replicas}"))
+    run = start("--replicas", str(attack.replicas), *EVEN, *flags, *faults, script_args=("--hold", f"5:{attack.replicas}"))
     run.wait()
     return run
 
@@ -89,7 +87,7 @@ def test_the_coordinator_is_lost_during_a_join(
     coordinator = Coordinator(tmp_path)
     try:
         coordinator.start(f"{moment}:SIGKILL")
-        flags = ("--replicas", "3", "--fault", LOST, *coordinator.arguments)
+        flags = ("--replicas", "3", *EVEN, "--fault", LOST, *coordinator.arguments)
         run = start(*flags, script_args=("--hold", "5:3"), run_dir=coordinator.run_dir)
         coordinator.wait_struck()
         coordinator.start()
@@ -101,13 +99,43 @@ def test_the_coordinator_is_lost_during_a_join(
         coordinator.end()
 
 
-def test_nobody_notices_a_join(start: Callable[..., Run], reference: str) -> None:
-    """The members' groups are broken once, by the death; the joiner has shown its bits before it was let in."""
-    run = attacked(start, Attack("none", (), ""))
-    prove(run, reference, deaths=Counter(["r1"]))
-    assert len(run.facts(Audited, "r1.1")) == 1, run.story()
+def test_a_donors_death_is_not_the_joiners(start: Callable[..., Run], reference: str) -> None:
+    """It is in the middle of a piece, and of a step that the others commit without it: they feed what it would have."""
+    faults = ("--fault", LOST, "--fault", "*:serving:SIGKILL")
+    run = start("--replicas", "3", *EVEN, *faults, script_args=("--hold", "5:3", "--pace", "0.1"))
+    run.wait()
+    prove(run, reference, deaths=Counter(["r1", "*"]))
+    assert not run.facts(ListenFailed, "r1.1"), run.story()
+    ((_, loaded),) = run.facts(SnapshotLoaded, "r1.1")
+    assert isinstance(loaded, SnapshotLoaded) and loaded.listener.attempt == 1
+
+
+def test_a_listener_that_stands_still_changes_nothing(start: Callable[..., Run], reference: str) -> None:
+    run = attacked(start, Attack("", ("r1.1:loaded:SIGSTOP",), ""))
+    prove(run, reference, deaths=Counter(["r1"]))  # the other was ended, by its agent
+    prove_unnoticed(run, "r1.2")
+
+
+def prove_unnoticed(run: Run, joiner: str) -> None:
+    """The members' groups are broken once, by the death, and the one roster after it is that with the joiner."""
     planned = [fact for _, fact in run.facts(RosterMade) if fact.base is not None]
     assert [len(fact.seats) for fact in planned] == [3], run.story()
+    assert len(run.facts(RosterMade)) == 3 and joiner in {str(seat.member) for seat in planned[0].seats}, run.story()
     for member in ("r0.0", "r2.0"):
         aborted = [fact.below for _, fact in run.facts(GroupsAborted, member)]
         assert all(below <= planned[0].base for below in aborted), run.story()
+
+
+@pytest.mark.parametrize("moment", ["load", "loaded"])
+def test_nobody_notices_a_listeners_death(moment: str, start: Callable[..., Run], reference: str) -> None:
+    run = attacked(start, Attack("", (f"r1.1:{moment}:SIGKILL",), ""))
+    prove(run, reference, deaths=Counter(["r1", "r1"]))
+    prove_unnoticed(run, "r1.2")
+
+
+def test_nobody_notices_a_join(start: Callable[..., Run], reference: str) -> None:
+    """The joiner has shown its bits before it was let in."""
+    run = attacked(start, Attack("none", (), ""))
+    prove(run, reference, deaths=Counter(["r1"]))
+    assert len(run.facts(Audited, "r1.1")) == 1, run.story()
+    prove_unnoticed(run, "r1.1")

@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("--microbatches", type=int, default=1)
     parser.add_argument("--stop-at", type=int, help="r1 alone asks to stop in this step")
     parser.add_argument("--hold", help="STEP:N: from this step on, wait for rosters until one has N members")
-    parser.add_argument("--pace", type=float, default=0.0, help="seconds that a step takes besides")
+    parser.add_argument(
+        "--pace", type=float, default=0.0, help="seconds that a step takes besides, until there is a file `hurry`"
+    )
     parser.add_argument("--trail", action="store_true", help="print the digest at every step")
     parser.add_argument("--no-log", action="store_true", help="do not write down which samples were used")
     parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
@@ -82,7 +84,8 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
             job.stop()
         if args.trail:
             print(f"at {step.index} {job.digest()}")
-        time.sleep(args.pace)
+        if args.pace and not Path(os.environ.get("REGROW_RUN_DIR", "."), "hurry").exists():
+            time.sleep(args.pace)
         for x, y, index in step:
             log(f"{step.index} {' '.join(str(int(i)) for i in index)}\n")
             if args.poison and int(args.poison.split(":")[0]) in index:

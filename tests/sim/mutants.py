@@ -6,9 +6,11 @@ The first group breaks rules that were there from the start, the second undoes w
 import msgspec
 
 from regrow.core.attendance import Attendance, Result, Task
-from regrow.core.effects import Effect
-from regrow.core.events import Event, Reduced
+from regrow.core.effects import Effect, Hear, Hush, Snap
+from regrow.core.events import Event, Formed, Reduced
 from regrow.core.lanes import lanes_in
+from regrow.core.listener import Heard, Listener
+from regrow.core.listening import Listening
 from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import MembershipEffect, Persist, Saved
 from regrow.core.membership_events import Died
@@ -264,6 +266,179 @@ class ForgetsTheStaff(Membership):
         super().__init__(config, None if saved is None else msgspec.structs.replace(saved, staff=None))
 
 
+class ForgetsTheBase(Membership):
+    """Concludes the job while one that a planned roster has no seat for may still be at its last step."""
+
+    def _finish(self) -> list[MembershipEffect]:
+        base, self._base = self._base, None
+        try:
+            return super()._finish()
+        finally:
+            self._base = base
+
+
+class AwaitsTheRetired(Membership):
+    """Keeps a place for one that has left for good, though its relief went elsewhere."""
+
+    def _lose(self, replica: str, why: str) -> list[MembershipEffect]:
+        retired = self.staff.retired
+        gone = tuple(name for name in retired if name not in self.staff.places)
+        self.staff = msgspec.structs.replace(self.staff, retired=gone)
+        effects = super()._lose(replica, why)
+        self.staff = msgspec.structs.replace(self.staff, retired=retired)
+        return effects
+
+
+# What is planned
+
+
+class EntersByItsPush(Attendance):
+    """Goes on under a planned roster as soon as its group stands, whatever the boundary says."""
+
+    def handle(self, event: Event) -> list[Effect]:
+        effects = super().handle(event)
+        if self.next is not None and self._next_formed and isinstance(event, Formed) and self.task is not Task.GONE:
+            effects += self._switch(self.next.version)
+        return effects
+
+
+class EntersByItsSeat(Attendance):
+    """A joiner that has a seat in a planned roster enters it by the next record, whether or not that says so."""
+
+    def _replay(self, heard: Heard) -> list[Effect]:
+        roster = self.roster
+        if roster is not None and roster.base is not None and self.listening is not None and self.listening.is_audited:
+            heard = msgspec.structs.replace(heard, record=msgspec.structs.replace(heard.record, switch=roster.version))
+        return super()._replay(heard)
+
+
+class KeepsTheSwitchToItself(Attendance):
+    """The record does not say that the members went on under a planned roster."""
+
+    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
+        return super()._commit(by)
+
+
+class SeatsOnlyThePlanned(Membership):
+    """Forgets, after a failure, those of the base that the planned roster has no seat for."""
+
+    def _issue(self, cause: str, why: str) -> list[MembershipEffect]:
+        self._base = None
+        return super()._issue(cause, why)
+
+
+class SeatsOnlyTheBase(Membership):
+    """Forgets, after a failure, those whom the planned roster seats for the first time."""
+
+    def _issue(self, cause: str, why: str) -> list[MembershipEffect]:
+        if self._base is not None:
+            self.roster, self._base = msgspec.structs.replace(self._base, version=self.version), None
+        return super()._issue(cause, why)
+
+
+class PlansOverPlans(Membership):
+    """Plans the next roster before all have entered the last one."""
+
+    def _admit(self, cause: str) -> list[MembershipEffect]:
+        self._awaited = set()
+        return super()._admit(cause)
+
+
+class StatesWhatItHeard(Attendance):
+    """Takes what it loaded and replayed for a member's state."""
+
+    def _pushed(self, roster: Roster) -> list[Effect]:
+        knows = self.listening is not None and self.listening.is_loaded and roster.version > self.seen
+        effects = super()._pushed(roster)
+        if knows and roster.base is None and self.task is not Task.GONE:
+            self.holds_state = True
+        return effects
+
+
+class MournsListeners(Membership):
+    """Answers the death of a listener by a roster."""
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        is_listener = died.member in self._present and not self._sits(died.member) and died.member not in self._gone
+        effects = super()._died(died)
+        return effects + (self._issue(f"died-{died.member}", "it is gone") if is_listener and not self._over else [])
+
+
+class ListensOnce(Attendance):
+    """A joiner whose lines were lost does not begin again."""
+
+    def _unheard(self, listener: Listener) -> list[Effect]:
+        effects = super()._unheard(listener)
+        return [] if any(isinstance(effect, Hear) for effect in effects) else effects
+
+
+class ListensAgain(Attendance):
+    """Begins to listen anew, though the members may have gone on counting on it."""
+
+    def _unheard(self, listener: Listener) -> list[Effect]:
+        if self.listening is not None and listener == self.listening.listener and self.listening.is_audited:
+            return self._hear(self.listening.roster)
+        return super()._unheard(listener)
+
+
+class DropsWhatOverran(Attendance):
+    """A joiner that cannot keep up tells nobody."""
+
+    def _overran(self, listener: Listener, why: str) -> list[Effect]:
+        self.listening = None
+        return [Hush()]
+
+
+class SkipsItsAudit(Attendance):
+    """Forms a planned roster without having been audited."""
+
+    def _listen(self, listening: Listening) -> list[Effect]:
+        if not listening.is_audited and listening.is_loaded:
+            listening.is_audited = True
+            return self._form_planned() + super()._listen(listening)
+        return super()._listen(listening)
+
+    def _form_planned(self) -> list[Effect]:
+        if self.listening is not None and self.listening.is_loaded:
+            self.listening.is_audited = True
+        return super()._form_planned()
+
+
+class AcceptsAnotherDigest(Attendance):
+    """Calls its audit passed, whatever it came to."""
+
+    def _audited(self, listening: Listening, heard: Heard, digest: int | None) -> list[Effect]:
+        assert heard.record.lane is not None
+        return super()._audited(listening, heard, heard.record.lane.digest)
+
+
+class SkipsARecord(Attendance):
+    """Counts a record as committed that it has not replayed, to catch up sooner."""
+
+    def _listen(self, listening: Listening) -> list[Effect]:
+        if listening.is_loaded and len(listening.records) > 1:
+            listening.records.popleft()
+            self.step += 1
+        return super()._listen(listening)
+
+
+class FeedsWhatIsOver(Attendance):
+    """Says that a snapshot is of the step that is to come, not of the one whose record follows."""
+
+    def _feed(self, roster: Roster, listener: Listener) -> list[Effect]:
+        effects = super()._feed(roster, listener)
+        return [msgspec.structs.replace(e, step=e.step + 1) if isinstance(e, Snap) else e for e in effects]
+
+
+class StopsFeeding(Attendance):
+    """Sends one record after the snapshot, and nothing more."""
+
+    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
+        effects = super()._commit(by, switch)
+        self._fed.clear()
+        return effects
+
+
 MUTANTS: dict[str, Rules] = {
     **{
         mutant.__name__: Rules(attendance=mutant)
@@ -278,6 +453,18 @@ MUTANTS: dict[str, Rules] = {
             RisksTheLastCopy,
             LeavesOutTooMuch,
             TestifiesAlone,
+            EntersByItsPush,
+            EntersByItsSeat,
+            KeepsTheSwitchToItself,
+            StatesWhatItHeard,
+            ListensOnce,
+            ListensAgain,
+            DropsWhatOverran,
+            SkipsItsAudit,
+            AcceptsAnotherDigest,
+            SkipsARecord,
+            FeedsWhatIsOver,
+            StopsFeeding,
         )
     },
     **{
@@ -299,6 +486,12 @@ MUTANTS: dict[str, Rules] = {
             ForgetsTheBudget,
             WaitsInVain,
             ForgetsTheStaff,
+            ForgetsTheBase,
+            AwaitsTheRetired,
+            SeatsOnlyThePlanned,
+            SeatsOnlyTheBase,
+            PlansOverPlans,
+            MournsListeners,
         )
     },
 }

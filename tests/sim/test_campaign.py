@@ -5,6 +5,8 @@ import sys
 
 from regrow.sim.__main__ import main
 from regrow.sim.campaign import campaign
+from regrow.sim.faults import KINDS
+from regrow.sim.sights import SIGHTS
 from regrow.sim.world import simulate
 
 POISONED = {6: "finished", 7: "failed"}
@@ -12,16 +14,20 @@ POISONED = {6: "finished", 7: "failed"}
 
 
 def test_two_thousand_jobs_with_some_faults() -> None:
+    """Whatever may befall those who come and go has befallen several of them. Seeds are fixed, and so are these numbers."""
     tally = campaign(range(2000), faults=6, jobs=2)
     assert not tally.failures, tally.failures[0].story
     assert set(tally.outcomes) <= {"finished", "stopped", "failed", "state-lost", "undetectable"}
     assert tally.outcomes["finished"] > 1500
+    assert {sight: tally.sights[sight] for sight in SIGHTS if tally.sights[sight] < 5} == {}
+    assert tally.sights["a join finished"] > 500
 
 
 def test_five_hundred_jobs_with_many_faults() -> None:
     tally = campaign(range(500), faults=20, jobs=2)
     assert not tally.failures, tally.failures[0].story
-    assert len(tally.faults) >= 12, "every kind of fault strikes"
+    assert set(tally.faults) == set(KINDS), "every kind of fault strikes"
+    assert {sight: tally.sights[sight] for sight in SIGHTS if tally.sights[sight] < 2} == {}
 
 
 def test_an_undisturbed_job_finishes() -> None:

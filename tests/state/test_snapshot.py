@@ -56,6 +56,13 @@ def test_memory_that_was_made_ready_is_used_once_and_is_the_snapshots_own() -> N
     assert content(first) == held != content(second)
 
 
+def test_memory_that_nobody_wants_any_more_is_given_back() -> None:
+    darkroom = Darkroom()
+    darkroom.prepare(1 << 20)
+    darkroom.forget()
+    assert darkroom._memory is None
+
+
 def test_memory_that_is_too_small_is_not_used() -> None:
     darkroom, tracked = Darkroom(), tracking(torch.nn.Linear(300, 300))
     darkroom.prepare(1000)

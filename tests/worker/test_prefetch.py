@@ -83,7 +83,7 @@ def test_a_dead_data_worker_is_replaced(act: Callable[[], object], tmp_path: Pat
 
 
 def test_a_hung_data_worker_is_replaced_after_its_time(tmp_path: Path) -> None:
-    assert same(fed(Marked(tmp_path, hang, times=1), num_workers=2, timeout_s=0.5), fed(Drawn()))
+    assert same(fed(Marked(tmp_path, hang, times=1), num_workers=2, timeout_s=3.0), fed(Drawn()))
     (mark,) = tmp_path.iterdir()
     assert not Path(f"/proc/{mark.name}").exists()
 

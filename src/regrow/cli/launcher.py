@@ -288,8 +288,12 @@ class Launcher:
         self._stop = number
         self._stopped.set()
         if self._is_open:
-            self._terminal.say(f"{name}: stopping at the next boundary; once more stops at once")
+            within = f" within {self._plan.grace_s:g} s" if number == signal.SIGTERM else ""
+            self._terminal.say(f"{name}: stopping at the next boundary{within}; once more stops at once")
             self._coordination.report(StopWanted())
+            if number == signal.SIGTERM:  # whoever sent it may be about to take the machine away
+                why = f"SIGTERM, and no boundary passed within the {self._plan.grace_s:g} s of --grace"
+                self._loop.call_later(self._plan.grace_s, self._coordination.end, End(outcome="stopped", why=why))
 
     def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

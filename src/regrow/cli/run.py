@@ -115,7 +115,7 @@ _HANGS = HangConfig()
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="How long a worker that is told to end (SIGTERM) may take to hand over to the others.",
+    help="How long a worker that is told to end (SIGTERM) may take to hand over, and a job that is to stop.",
 )
 @click.option(
     "--startup-timeout",

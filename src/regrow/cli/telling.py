@@ -94,6 +94,13 @@ def _headline(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[str]
 def _note(tale: Tale, manner: Manner) -> Iterator[str]:
     if tale.data_workers:
         yield from _data_losses(tale.data_workers, manner)
+    for wrong in tale.wrong_states:
+        yield ""
+        yield from _wrap(
+            f"{manner.clock(wrong.at)} the state of step {wrong.step} was not on {wrong.donor} what it was on the others: "
+            f"{wrong.joiner} has it from those. Look at that host's memory; `regrow migrate` moves the replica elsewhere.",
+            manner,
+        )
     if tale.incomplete:
         names = ", ".join(tale.incomplete[:3]) + (", ..." if len(tale.incomplete) > 3 else "")
         are = "journal is" if len(tale.incomplete) == 1 else "journals are"

@@ -59,10 +59,10 @@ from regrow.core.events import (
     Fetched,
     FormationFailed,
     Formed,
+    Housed,
     LaneDone,
     ListenerCame,
     ListenerGone,
-    ListenerHoused,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -147,8 +147,8 @@ class Attendance:
         """Committed once its lane is computed, whatever happens meanwhile: the user's loop is inside its step."""
         self._attached: dict[int, Listener] = {}
         """Listeners that have a line to us and are not fed yet."""
-        self._housed: set[int] = set()
-        """Those of them that there is memory for."""
+        self._is_housed = False
+        """There is memory for the snapshot of one of them."""
         self._fed: dict[Listener, Feed] = {}
         self._unproven: set[Listener] = set()
         """Those of them that were sent no lane's digest yet."""
@@ -253,13 +253,12 @@ class Attendance:
             case ListenerCame(listener=listener):
                 self._attached[listener.number] = listener
                 return []
-            case ListenerHoused(listener=listener):
-                if listener.number in self._attached:
-                    self._housed.add(listener.number)
+            case Housed():
+                self._is_housed = bool(self._attached)
                 return []
             case ListenerGone(listener=listener):
                 self._attached.pop(listener.number, None)
-                self._housed.discard(listener.number)
+                self._is_housed &= bool(self._attached)
                 self._fed.pop(listener, None)
                 self._unproven.discard(listener)
                 return []
@@ -394,6 +393,7 @@ class Attendance:
         if self.me in outcome.left:
             return self._release()
         self._resolution, self.acting, self._last, self.handed = outcome, roster, outcome.last, ()
+        self._feed_among(roster)
         drop: tuple[Node, ...] = ()
         if self.holds_state and self.step == outcome.step:
             self.result, self._attempt = None, version
@@ -552,6 +552,7 @@ class Attendance:
         self._formed = roster.version if self._next_formed else self._formed
         self._next_formed = False
         self.roster = self.acting = roster
+        self._feed_among(roster)
         self._attempt = roster.version
         self._resolution = resolve.begin(roster, self._lanes, self.step, self._last)
         assert roster.base is not None
@@ -562,16 +563,20 @@ class Attendance:
 
     def _next_listener(self) -> int:
         """Each in its turn: one that not all members have a line to must not keep the others waiting."""
-        waiting = sorted(self._housed)
+        waiting = sorted(self._attached) if self._is_housed else ()
         return waiting[self.step % len(waiting)] if waiting else 0
 
     def _feed(self, roster: Roster, listener: Listener) -> list[Effect]:
         """From this step on, which is not committed yet: parameters are exactly those of `step`."""
-        feed = Feed(listener=listener, index=roster.index(self.me), count=len(roster.seats))
+        feed = Feed(listener=listener, feeder=self.me, feeders=roster.members)
         self._fed[listener] = feed
         self._unproven.add(listener)
-        self._housed.discard(listener.number)
+        self._is_housed = False
         return [Snap(step=self.step, feed=feed)]
+
+    def _feed_among(self, roster: Roster) -> None:
+        """From here on: what was committed before was cut for all who fed then."""
+        self._fed = {listener: feed.among(roster.members) for listener, feed in self._fed.items()}
 
     # Listening
 
@@ -583,14 +588,19 @@ class Attendance:
         if self._complaint is not None and self._complaint.version in self._current():
             return []  # a newer roster is the answer; the complaint is repeated with the push
         if self.listening is not None and self.listening.goes_on_with(roster):
+            self.listening.roster = roster
+            gone = tuple(peer for peer in self.listening.peers if roster.seat(peer) is None)
+            hush: list[Effect] = [Hush(peers=gone)] if gone else []
             caught_up = CaughtUp(member=self.me, step=self.step)
-            return [Tell(message=caught_up)] if self.listening.has_caught_up else []
+            return [*hush, Tell(message=caught_up)] if self.listening.has_caught_up else hush
         return self._hear(roster) + self._settle()
 
     def _hear(self, roster: Roster) -> list[Effect]:
         effects: list[Effect] = []
         if self.listening is not None and self.listening.has_caught_up:
             effects.append(Tell(message=CaughtUp(member=self.me, step=None)))
+        if self.listening is not None and not set(self.listening.peers) <= set(roster.members):
+            self._cut_off = 0  # some of those who were listened to are gone: that was no slowness of ours
         self._tries += 1
         self.listening = Listening(Listener(self.me, self._tries), roster)
         return [*effects, Hear(listener=self.listening.listener, roster=roster)]

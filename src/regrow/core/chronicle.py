@@ -79,6 +79,8 @@ class Chronicle:
         self.hung: dict[Member, tuple[Line, WorkerHung]] = {}
         self.poisoned: list[LanePoisoned] = []
         self.data_workers: list[tuple[Line, DataWorkerReplaced]] = []
+        self.blaming: list[tuple[Line, SnapshotLoaded]] = []
+        """Loads in which a donor was found wrong."""
         self.planned: dict[Member, RestartPlanned] = {}
         self.lost: dict[str, tuple[Line, ReplicaLost]] = {}
         self.first: Line | None = None
@@ -142,6 +144,8 @@ class Chronicle:
                 self.poisoned.append(line.what)
             case DataWorkerReplaced():
                 self.data_workers.append((line, line.what))
+            case SnapshotLoaded() if line.what.blamed:
+                self.blaming.append((line, line.what))
             case RestartPlanned(member=member):
                 self.planned[member] = line.what
             case ReplicaLost(replica=replica):

@@ -42,7 +42,9 @@ class Hear(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hush(msgspec.Struct, frozen=True, kw_only=True):
-    """Listen no more: drop every line to a peer and what came on it."""
+    """Listen no longer: to these, or to anybody."""
+
+    peers: tuple[Member, ...] = ()
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,6 +114,16 @@ class DataLoss(msgspec.Struct, frozen=True, kw_only=True):
     """Data workers lost at that microbatch so far."""
 
 
+class WrongState(msgspec.Struct, frozen=True, kw_only=True):
+    """A donor's state, or what it sent of it, was not that of the others. The joiner has it from them."""
+
+    donor: str
+    joiner: str
+    at: float
+    """Wall clock, seconds."""
+    step: int
+
+
 class Tale(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
@@ -130,6 +140,8 @@ class Tale(msgspec.Struct, frozen=True, kw_only=True):
     """Lanes that killed the replicas that computed them, and what was decided."""
     data_workers: tuple[DataLoss, ...] = ()
     """Those that were replaced, in the order noticed."""
+    wrong_states: tuple[WrongState, ...] = ()
+    """What joiners found when they compared donors."""
     incomplete: tuple[str, ...]
     """Processes whose journals are not whole: there may have been more than is told here."""
 
@@ -150,6 +162,11 @@ def tell(chronicle: Chronicle) -> Tale:
         episodes=episodes,
         poisoned=tuple(chronicle.poisoned),
         data_workers=_data_losses(chronicle),
+        wrong_states=tuple(
+            WrongState(donor=str(donor), joiner=line.who, at=line.at, step=fact.step)
+            for line, fact in chronicle.blaming
+            for donor in fact.blamed
+        ),
         incomplete=tuple(sorted(chronicle.incomplete)),
     )
 

@@ -134,10 +134,8 @@ class ListenerCame(msgspec.Struct, frozen=True, kw_only=True):
     listener: Listener
 
 
-class ListenerHoused(msgspec.Struct, frozen=True, kw_only=True):
-    """There is memory for its snapshot: training need not wait for that."""
-
-    listener: Listener
+class Housed(msgspec.Struct, frozen=True, kw_only=True):
+    """There is memory for a snapshot: training need not wait for that."""
 
 
 class ListenerGone(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +174,7 @@ Event = (
     | Unheard
     | Overran
     | ListenerCame
-    | ListenerHoused
+    | Housed
     | ListenerGone
     | StopAsked
     | DismissalCame

@@ -11,6 +11,9 @@ import msgspec
 from regrow.core.lanes import Node
 from regrow.core.roster import Member, Version
 
+_ALIGN_BYTES = 512
+"""Parts of a record begin at multiples of it."""
+
 
 class Listener(msgspec.Struct, frozen=True, order=True, array_like=True):
     """One try of a joiner to listen. A later try is another listener: its lines may reach some members before others."""
@@ -28,11 +31,30 @@ class Listener(msgspec.Struct, frozen=True, order=True, array_like=True):
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
-    """This member's part of what a listener is sent: one of `count` parts of every record."""
+    """What a listener is sent by this member: its part of every record, one for each of those who feed it."""
 
     listener: Listener
-    index: int
-    count: int
+    feeder: Member
+    feeders: tuple[Member, ...]
+
+    @property
+    def is_first(self) -> bool:
+        """Of the feeders one sends what is no bytes, too."""
+        return self.feeders[0] == self.feeder
+
+    def among(self, members: tuple[Member, ...]) -> "Feed":
+        """Goes on with those of them who are left."""
+        return msgspec.structs.replace(self, feeders=tuple(each for each in self.feeders if each in members))
+
+    def span(self, size_bytes: int) -> tuple[int, int]:
+        """Where this member's part of so many bytes starts and stops."""
+        return part_of(size_bytes, self.feeders.index(self.feeder), len(self.feeders))
+
+
+def part_of(size_bytes: int, index: int, count: int) -> tuple[int, int]:
+    """Where this one of so many parts starts and stops."""
+    start, stop = (size_bytes * i // count // _ALIGN_BYTES * _ALIGN_BYTES for i in (index, index + 1))
+    return start, size_bytes if index + 1 == count else stop
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,12 +12,14 @@ from regrow.core.roster import Member, Roster
 
 
 class Listening:
-    """One try. It ends when a line is lost; the next one begins with another snapshot."""
+    """One try. It outlives peers that are gone, as long as what they owed comes from the others; the next one begins with
+    another snapshot."""
 
     def __init__(self, listener: Listener, roster: Roster) -> None:
         self.listener = listener
+        self.peers = roster.members
         self.roster = roster
-        """Whose members it listens to."""
+        """The newest that it was told of: whose members it listens to, or which of them are left."""
         self.snapshot: int | None = None
         """The step of the snapshot, once every peer has taken it."""
         self.is_loaded = False
@@ -28,8 +30,8 @@ class Listening:
 
     @property
     def donors(self) -> tuple[Member, ...]:
-        return self.roster.members
+        return self.peers
 
     def goes_on_with(self, roster: Roster) -> bool:
-        """Are all its peers still members, and do all of them feed it?"""
-        return self.snapshot is not None and all(roster.seat(peer) is not None for peer in self.donors)
+        """Does anybody who feeds it take part in that?"""
+        return self.snapshot is not None and any(roster.seat(peer) is not None for peer in self.peers)

@@ -858,9 +858,9 @@ class Membership:
 
     def _finish(self) -> list[MembershipEffect]:
         """Over once nobody is left to wait for: those who left have exited too."""
-        roster = self.roster
         # Given up is not gone: after a restart nothing else tells that such a member may still be at its last step.
-        if roster is not None and any(member not in self._dead for member in roster.members):
+        # So are those whom a planned roster has no seat for, while they may not have gone on without it.
+        if any(member not in self._dead for member in self._seated()):
             return []
         if any(member not in self._dead for member in self._present):
             return []

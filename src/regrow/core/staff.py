@@ -91,7 +91,7 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
         """It leaves; nobody takes its place."""
         places = tuple(other for other in self.places if other != name)
         target = self.target - (name in self.places)
-        return msgspec.structs.replace(self, target=target, places=places)._parting([name])
+        return msgspec.structs.replace(self, target=target, places=places)._parting([name])._afforded()
 
     def moved(self, name: str) -> "Staff":
         """It leaves once another has taken its place."""
@@ -120,16 +120,11 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
         """It will not be restarted. A spare takes its place; without one the place stays empty, and what was to be filled or
         relieved by it is given up."""
         idle = [other for other in self.stays if other not in self.places and other != name]
-        if name in self.places and idle:
-            places = tuple(idle[0] if other == name else other for other in self.places)
-            idle = idle[1:]
-        else:
-            places = self.places
-        target = min(self.target, len(places) + len(idle))
-        moving = self.moving[: len(places) + len(idle) - target]
-        return msgspec.structs.replace(
-            self, target=target, places=places, lost=(*self.lost, name), moving=moving
-        )._forgetting(name)
+        places = self.places
+        if name in places and idle:
+            places = tuple(idle[0] if other == name else other for other in places)
+        staff = msgspec.structs.replace(self, places=places, lost=(*self.lost, name))
+        return staff._afforded()._forgetting(name)
 
     def recalled(self) -> "Staff":
         """Nobody leaves after all: the job cannot do without them."""
@@ -138,6 +133,17 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
     def retiring(self, name: str) -> "Staff":
         """It is gone for good, as was wished."""
         return msgspec.structs.replace(self, retired=(*self.retired, name))._forgetting(name)
+
+    def _afforded(self) -> "Staff":
+        """Without those places and reliefs that nobody is left for."""
+        idle = [name for name in self.stays if name not in self.places]
+        # One that left before it was relieved holds a place for its relief: without one nobody ever comes to take it.
+        vacant = [name for name in self.places if name in self.retired]
+        places = tuple(name for name in self.places if name not in vacant[len(idle) :])
+        spare = max(0, len(idle) - len(vacant))
+        target = min(self.target, len(places) + spare)
+        moving = self.moving[: len(places) + spare - target]
+        return msgspec.structs.replace(self, target=target, places=places, moving=moving)
 
     def _parting(self, names: Iterable[str]) -> "Staff":
         gone = [name for name in names if name not in self.leaving]

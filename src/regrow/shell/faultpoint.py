@@ -45,6 +45,7 @@ POINTS = {
     "loaded": "a listener, the snapshot loaded, about to replay",
     "audit": "a listener, has computed a lane again, nobody has compared it yet",
     "switched": "goes on under a planned roster, has not committed the step before it",
+    "handover": "about to state the row that may be its last: it leaves as planned",
     "farewell": "past the last step, about to acknowledge the end",
     "after": "after the loop",
     "persist": "the coordinator, about to make a decision durable",

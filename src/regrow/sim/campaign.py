@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from regrow.sim.rules import THE_RULES, Rules
+from regrow.sim.sights import SIGHTS
 from regrow.sim.world import Report, SeedFailed, simulate
 
 _CHUNK = 50
@@ -29,6 +30,7 @@ class Tally(msgspec.Struct, kw_only=True):
     virtual_s: float = 0.0
     outcomes: Counter[str] = msgspec.field(default_factory=Counter)
     faults: Counter[str] = msgspec.field(default_factory=Counter)
+    sights: Counter[str] = msgspec.field(default_factory=Counter)
     failures: list[Failure] = []
 
     def add(self, result: Report | Failure) -> None:
@@ -41,14 +43,17 @@ class Tally(msgspec.Struct, kw_only=True):
         self.virtual_s += result.virtual_s
         self.outcomes[result.outcome] += 1
         self.faults.update(result.faults)
+        self.sights.update(result.sights)
 
     def __str__(self) -> str:
         outcomes = ", ".join(f"{count} {name}" for name, count in self.outcomes.most_common())
         faults = ", ".join(f"{count} {name}" for name, count in self.faults.most_common())
+        sights = ", ".join(f"{self.sights[name]} {name}" for name in SIGHTS)
         return (
             f"{self.seeds} seeds, {len(self.failures)} failed: {outcomes}\n"
             f"{self.events} events, {self.rosters} rosters, {self.virtual_s / 3600:.1f} h of virtual time\n"
-            f"{self.faults.total()} faults: {faults}"
+            f"{self.faults.total()} faults: {faults}\n"
+            f"seen: {sights}"
         )
 
 

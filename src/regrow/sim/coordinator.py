@@ -29,6 +29,7 @@ from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, Mem
 from regrow.core.messages import Beat, FromMember
 from regrow.core.open_orders import OpenOrders
 from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned, WishNoted
+from regrow.core.staff import Staff
 from regrow.core.wishes import Wish
 
 if TYPE_CHECKING:
@@ -47,6 +48,11 @@ class Coordinator:
         """Raised with every start and every crash."""
         self.ended: End | None = None
 
+    @property
+    def staff(self) -> Staff | None:
+        """While it is up."""
+        return self._machine.staff if self._machine is not None else None
+
     def open(self) -> None:
         self.up = True
         self.life += 1
@@ -61,6 +67,7 @@ class Coordinator:
     def crash(self, down_s: float) -> None:
         if not self.up or self.ended:
             return
+        self._world.sights.crashed()
         self.up = False
         self.life += 1
         self._machine = None
@@ -144,6 +151,7 @@ class Coordinator:
                 pass
             case WishTold(wish=wish, state=state, why=why):
                 world.referee.wished(effect)
+                world.sights.wished(effect)
                 world.referee.fact("coordinator", WishNoted(number=wish.number, wish=str(wish), state=state, why=why))
             case End(outcome=outcome, why=why):
                 self.ended = effect

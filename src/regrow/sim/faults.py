@@ -11,6 +11,7 @@ from regrow.core.attendance import Task
 from regrow.core.events import StopAsked
 from regrow.core.wishes import Wish
 from regrow.sim.chance import Chance
+from regrow.sim.grades import GRADES, Grade
 from regrow.sim.process import Process
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ _KINDS = {
     "split": 8,
     "reset": 8,
     "cut-feed": 6,
+    "kill-donor": 6,
+    "other-bits": 10,
+    "lag": 12,
     "raise": 5,
     "raise-for-good": 1,
     "stop": 3,
@@ -57,8 +61,17 @@ _POINTS = (
         "RosterPushed",
     ),
 )
+_GRADE_POINTS = tuple(grade.name for grade in GRADES)
+"""A joiner that has got so far, or one that is about to leave, does anything at all."""
 _COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
 _WISHES = ("scale", "scale", "leave", "migrate", "dismiss")
+_AT_JOINERS = {
+    "kill-donor": (Grade.LOADS,),
+    "lag": (Grade.LOADS, Grade.REPLAYS, Grade.AUDITS),
+    "other-bits": (Grade.WAITS, Grade.LOADS, Grade.AUDITS),
+}
+"""What strikes joiners alone, and at which grades."""
+KINDS = (*_KINDS, *dict.fromkeys(_WISHES))
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
 
 
@@ -77,6 +90,11 @@ def plan(chance: Chance, most: int) -> tuple[Fault, ...]:
 
 def _fault(chance: Chance) -> Fault:
     kind = chance.one_of(_BAG)
+    if kind in _AT_JOINERS:
+        return Fault(kind=kind, point=chance.one_of(_AT_JOINERS[kind]).name, nth=chance.whole(1, 4), at_self=True)
+    if chance.happens(0.3):
+        nth = 1 + int(chance.draw() ** 2 * 12)
+        return Fault(kind=kind, point=chance.one_of(_GRADE_POINTS), nth=nth, at_self=chance.happens(0.7))
     if chance.happens(0.3):
         return Fault(kind=kind, point="", nth=1 + int(chance.draw() ** 2 * 500), at_self=False)
     on_coordinator = chance.happens(0.7 if kind.startswith("crash") else 0.1)
@@ -113,6 +131,8 @@ class Faults:
             return
         self._pass("", process)
         self._pass(point, process)
+        if process is not None and (grade := process.grade) is not None:
+            self._pass(grade.name, process)
 
     def _pass(self, point: str, process: Process | None) -> None:
         armed = self._armed.get(point)
@@ -150,12 +170,16 @@ class Faults:
                 world.referee.stops += 1
                 world.agent.stop()
             case "scale":
-                world.coordinator.wish(Wish(kind="scale", replicas=chance.whole(0, 7)))
+                self._wish(Wish(kind="scale", replicas=chance.whole(0, 7)))
             case "leave" | "migrate":
                 replicas = sorted({member.replica for member in world.agent.processes}) or ["r0"]
-                world.coordinator.wish(Wish(kind=fault.kind, replica=chance.one_of(replicas)))
+                self._wish(Wish(kind=fault.kind, replica=chance.one_of(replicas)))
             case _ if process is not None:
                 self._hit(fault.kind, process, living, span_s)
+
+    def _wish(self, wish: Wish) -> None:
+        """Heard once the coordinator has done all that it has just decided."""
+        self._world.timeline.after(0.0, None, self._world.coordinator.wish, wish)
 
     def _hit(self, kind: str, process: Process, living: list[Process], span_s: float) -> None:
         world, chance = self._world, self._world.chance
@@ -194,6 +218,15 @@ class Faults:
                 world.groups.reset(process)
             case "cut-feed":
                 world.feeds.cut()
+            case "kill-donor":
+                donors = world.feeds.donors(process)
+                self._kill(chance.one_of(donors) if donors else process)
+            case "lag":
+                process.lag(span_s)
+            case "other-bits":
+                listening = process.attendance.listening
+                is_audited = listening is not None and listening.is_audited
+                process.is_odd = world.referee.may_come(process.member) and not is_audited
             case "raise":
                 process.raise_error("step", chance.one_of(("train.py:1", "train.py:2", "train.py:3")))
             case "raise-for-good":

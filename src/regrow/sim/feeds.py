@@ -1,14 +1,15 @@
 """Lines on which members feed listeners: ordered, and lost whole with whatever was under way."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from regrow.core.effects import Commit, Hear, Load
 from regrow.core.errors import PeerError
 from regrow.core.events import (
     Event,
+    Housed,
     ListenerCame,
     ListenerGone,
-    ListenerHoused,
     Loaded,
     LoadFailed,
     Overran,
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
     from regrow.sim.process import Process
     from regrow.sim.world import World
 
+_MOST_UNREAD = 4
+"""A line with more messages on it that the listener does not take is closed."""
+_RECORD_BYTES = 1 << 16
+
 
 class _Line:
     """From one member to one listener."""
@@ -32,7 +37,11 @@ class _Line:
     def __init__(self, peer: "Process") -> None:
         self.peer = peer
         self.open = True
+        self.is_lost = False
+        """The listener reads nothing more of it."""
         self.down_s = 0.0
+        self.unread = 0
+        """Messages that the listener has not taken yet."""
         self.snapshot: tuple[int, int | None] | None = None
         """Step and state."""
 
@@ -68,13 +77,17 @@ class Feeds:
             delay_s = self._world.chance.soon_s()
             self._world.timeline.after(delay_s, process, self._reach, tried, member)
 
-    def hush(self, process: "Process") -> None:
+    def hush(self, process: "Process", peers: tuple[Member, ...] = ()) -> None:
         for tried in [t for t in self._tries.values() if t.process is process and t.open]:
-            self._end(tried)
+            for line in [tried.lines[peer] for peer in peers if peer in tried.lines]:
+                if line.open:
+                    self._break(tried, line)
+            if not peers:
+                self._end(tried)
 
     def load(self, process: "Process", effect: Load) -> None:
         process.state = None  # bytes are being written over it
-        self._world.timeline.after(self._world.chance.work_s(), process, self._load, process, effect)
+        self._world.timeline.after(process.work_s(), process, self._load, process, effect)
 
     def _load(self, process: "Process", effect: Load) -> None:
         tried = self._tries[effect.listener]
@@ -82,29 +95,44 @@ class Feeds:
         if not tried.open or not lines:
             process.answer(LoadFailed(listener=effect.listener, why="no donor is left"))
             return
-        line = self._world.chance.one_of(lines)
-        assert line.snapshot is not None
-        step, state = line.snapshot
-        if step != effect.step:
-            self._world.referee.fail("donor-step", f"{process.name} wants step {effect.step}, was offered {step}")
+        offers = {line.snapshot for line in lines if line.snapshot is not None}
+        if {step for step, _ in offers} != {effect.step} or len(offers) > 1:
+            self._world.referee.fail("donor-step", f"{process.name} wants step {effect.step}, was offered {offers}")
+        (step, state) = offers.pop()
         donors = tuple(line.peer.member for line in lines)
         fact = SnapshotLoaded(listener=effect.listener, step=step, donors=donors, size_bytes=8, digest=str(state))
         process.load(state, step, fact)
         process.answer(Loaded(listener=effect.listener))
+
+    def donors(self, process: "Process") -> list["Process"]:
+        """From whom it could load, or loads."""
+        tries = [tried for tried in self._tries.values() if tried.process is process and tried.open]
+        lines = [line for tried in tries for line in tried.lines.values() if line.open and line.snapshot is not None]
+        return [line.peer for line in lines if line.peer.alive]
+
+    def is_loaded_from(self, peer: "Process") -> bool:
+        """Does a joiner load from it at this moment?"""
+        tries = [tried for tried in self._tries.values() if tried.open and tried.process.task == "Load"]
+        lines = [tried.lines.get(peer.member) for tried in tries]
+        return any(line is not None and line.open and line.snapshot is not None for line in lines)
 
     def _reach(self, tried: _Try, member: Member) -> None:
         peer = self._world.agent.processes[member]
         if not tried.open:
             return
         if not peer.alive or peer.hung or self._world.groups.are_split(tried.process.member, member):
-            self._world.timeline.after(self._world.chance.between(0.05, 1.0), tried.process, self._lose, tried)
+            self._world.timeline.after(self._world.chance.between(0.05, 1.0), tried.process, self._lose, tried, member)
             return
-        tried.lines[member] = _Line(peer)
-        self._world.timeline.after(self._world.chance.soon_s(), peer, self._came, peer, tried.listener)
+        line = tried.lines[member] = _Line(peer)
+        self._world.timeline.after(self._world.chance.soon_s(), peer, self._attend, line, tried.listener)
+
+    def _attend(self, line: _Line, listener: Listener) -> None:
+        if line.open:  # else it was lost before the member knew of it: it must not hear of the loss first
+            self._came(line.peer, listener)
 
     def _came(self, peer: "Process", listener: Listener) -> None:
         peer.feed(ListenerCame(listener=listener))
-        self._tell(peer, ListenerHoused(listener=listener))
+        self._tell(peer, Housed())
 
     # The members
 
@@ -114,6 +142,7 @@ class Feeds:
         if line is not None and line.open:
             line.snapshot = (step, process.state)
             self._carry(tried, line, self._begin, step)
+        self._tell(process, Housed())
 
     def send(self, process: "Process", commit: Commit, gradient: int) -> None:
         record = Record(
@@ -129,7 +158,7 @@ class Feeds:
             tried = self._tries[feed.listener]
             line = tried.lines.get(process.member)
             if line is not None and line.open:
-                self._carry(tried, line, self._part, record, gradient)
+                self._carry(tried, line, self._part, record, feed, gradient)
 
     def leave(self, process: "Process") -> None:
         """The process is gone, with all its lines."""
@@ -151,15 +180,27 @@ class Feeds:
 
     def _carry(self, tried: _Try, line: _Line, call: object, *args: object) -> None:
         now = self._world.timeline.now
+        line.unread += 1
+        if line.unread > _MOST_UNREAD:
+            self._world.sights.see("a listener took too little")
+            self._break(tried, line)
+            return
         line.down_s = max(line.down_s, now + self._world.chance.soon_s())
         self._world.timeline.after(line.down_s - now, tried.process, self._arrive, tried, line, call, *args)
 
     def _arrive(self, tried: _Try, line: _Line, call: object, *args: object) -> None:
-        if not tried.open or (not line.open and self._world.chance.happens(0.5)):
-            return  # what was under way when a line was lost may still be read, or not
+        line.unread -= 1
+        if not tried.open or line.is_lost:
+            return
+        if not line.open and self._world.chance.happens(0.5):
+            line.is_lost = True  # what was under way may still be read, up to some message
+            return
         assert callable(call)
+        self._attempt(tried, lambda: call(tried, line, *args))
+
+    def _attempt(self, tried: _Try, call: Callable[[], None]) -> None:
         try:
-            call(tried, line, *args)
+            call()
         except PeerError as error:
             self._end(tried)
             tried.process.feed(Unheard(listener=tried.listener, why=str(error)))
@@ -168,13 +209,17 @@ class Feeds:
         if (begun := tried.hearing.begins(line.peer.member, step)) is not None:
             tried.process.feed(SnapshotsTaken(listener=tried.listener, step=begun.step))
 
-    def _part(self, tried: _Try, line: _Line, record: Record, gradient: int) -> None:
-        whole = tried.hearing.part(line.peer.member, record)
+    def _part(self, tried: _Try, line: _Line, record: Record, feed: Feed, gradient: int) -> None:
         tried.gradients[record.step] = gradient
+        span = feed.span(_RECORD_BYTES)
+        self._give(tried, tried.hearing.part(line.peer.member, record, span, _RECORD_BYTES, feed.is_first))
+
+    def _give(self, tried: _Try, whole: list[Record]) -> None:
         for each in whole:
             unread = len(tried.process.attendance.listening.records) if tried.process.attendance.listening else 0
             if unread >= self._room:
                 self._end(tried)
+                self._world.sights.see("a queue overflowed")
                 tried.process.feed(Overran(listener=tried.listener, why=f"{unread} records wait"))
                 return
             heard = Heard(record=each, gradient=tried.gradients.pop(each.step))
@@ -184,12 +229,17 @@ class Feeds:
         line.open = False
         if line.peer.alive:
             self._tell(line.peer, ListenerGone(listener=tried.listener))
-        self._world.timeline.after(self._world.chance.soon_s(), tried.process, self._lose, tried)
+        self._world.timeline.after(self._world.chance.soon_s(), tried.process, self._lose, tried, line.peer.member)
 
-    def _lose(self, tried: _Try) -> None:
+    def _lose(self, tried: _Try, member: Member) -> None:
         if tried.open:
-            self._end(tried)
-            tried.process.feed(Unheard(listener=tried.listener, why="a line was lost"))
+            if member in tried.lines:
+                tried.lines[member].is_lost = True
+            self._attempt(tried, lambda: self._go_on_without(tried, member))
+
+    def _go_on_without(self, tried: _Try, member: Member) -> None:
+        self._give(tried, tried.hearing.lost(member))
+        self._world.sights.see("a listener went on without a peer")
 
     def _end(self, tried: _Try) -> None:
         tried.open = False

@@ -44,6 +44,7 @@ from regrow.core.records import (
 from regrow.core.roster import Member, Version
 from regrow.core.speeds import Gauge
 from regrow.sim import mathematics
+from regrow.sim.grades import Grade, grade
 from regrow.sim.groups import Group
 from regrow.sim.slot import Slot
 from regrow.sim.wire import Wire
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 _LANE_SAMPLES = 4
 _FLUSH_S = 5.0
+_LAG = 10.0
 
 
 class Process:
@@ -85,8 +87,15 @@ class Process:
         self.worked_s: list[float] = []
         """How long the lanes of this step took."""
         self.is_dismissed = False
+        self.lags_until_s = 0.0
+        self.is_odd = False
+        """Its host computes other bits than the others': whatever it computes as a joiner, and after it has joined."""
         self.parted: str | None = None
         """How it left: "well", or the fault."""
+
+    @property
+    def grade(self) -> Grade | None:
+        return grade(self.attendance)
 
     # Life
 
@@ -100,6 +109,8 @@ class Process:
         if not self.alive:
             return
         self.world.story.note(self.name, f"process ends: {how}")
+        if not clean and self.parted is None:
+            self.world.sights.lost(self)
         self.alive = self.hung = False
         self.exited_clean = clean
         self.wire.cut()
@@ -111,6 +122,13 @@ class Process:
         if self.alive and not self.hung:
             self.hung = True
             self.world.timeline.after(span_s, None, self._resume)
+
+    def lag(self, span_s: float) -> None:
+        """Its host is busy with something else: the user's code takes long."""
+        self.lags_until_s = self.world.timeline.now + span_s
+
+    def work_s(self) -> float:
+        return self.world.chance.work_s() * (_LAG if self.world.timeline.now < self.lags_until_s else 1.0)
 
     def dismiss(self, within_s: float) -> None:
         """SIGTERM: it hands over, or ends when its time is up."""
@@ -197,8 +215,8 @@ class Process:
                 self.wire.send(message)
             case Hear():
                 world.feeds.hear(self, effect)
-            case Hush():
-                world.feeds.hush(self)
+            case Hush(peers=peers):
+                world.feeds.hush(self, peers)
             case Snap(step=step, feed=feed):
                 world.referee.state(self, step)
                 world.feeds.snap(self, step, feed)
@@ -220,7 +238,7 @@ class Process:
                 world.referee.state(self, step)
                 self.lane = Cell(step, lane)
                 world.referee.computes(self, effect)
-                took_s = world.chance.work_s() * (4.0 if self.member.replica == world.plan.slow else 1.0)
+                took_s = self.work_s() * (4.0 if self.member.replica == world.plan.slow else 1.0)
                 self.worked_s.append(took_s)
                 world.timeline.after(took_s, self, self._computed, effect)
             case Merge(parent=parent):
@@ -249,7 +267,7 @@ class Process:
         self.lane = None
         if self.state is None:
             self.world.referee.fail("held", f"{self.name} computes a lane without a state")
-        gradient = mathematics.lane_gradient(step, lane, self.state)
+        gradient = mathematics.lane_gradient(step, lane, self.state) ^ self.is_odd
         digest = mathematics.digest(gradient) if effect.digests else None
         if not effect.is_audit:
             start = (step * self.world.plan.lanes + lane) * _LANE_SAMPLES
@@ -288,6 +306,8 @@ class Process:
     def _commit(self, effect: Commit) -> None:
         if effect.by == "record":
             self.keep_result(effect.step, effect.attempt, effect.gradient)
+            if self.attendance.holds_state:
+                self.world.sights.see("a join finished")
         result, self.result = self.result, None
         is_alone = self.witnesses == 1 if effect.by == "resolve" else len(effect.holdings) == 1
         if result is None or result[:2] != (effect.step, effect.attempt):
@@ -309,7 +329,7 @@ class Process:
             self.wire.send(Timed(member=self.member, lane_s=lane_s, step=effect.step))
         self.world.feeds.send(self, effect, result[2])
         self.partials.clear()
-        self.world.timeline.after(self.world.chance.work_s(), self, self._update, effect.step, result[2])
+        self.world.timeline.after(self.work_s(), self, self._update, effect.step, result[2])
 
     def _update(self, step: int, gradient: int) -> None:
         """The user's optimizer step."""
@@ -324,6 +344,9 @@ class Process:
     def load(self, value: int | None, step: int, fact: StateFetched | SnapshotLoaded) -> None:
         self.state = value
         self.partials.clear()
+        if isinstance(fact, StateFetched):
+            self.is_odd = False  # who is healed is not audited: nothing is promised of such a host
+            self.world.sights.see("a joiner was healed")
         self.world.referee.fact(self.name, fact)
         self.world.referee.state(self, step)
 
@@ -345,6 +368,8 @@ class Process:
 
     def _exit(self, fault: str, how: str = "") -> None:
         self.parted = fault
+        if fault == "refused" and self.is_odd:
+            self.world.sights.see("a joiner with other bits was refused")
         self.world.timeline.after(self.world.chance.soon_s(), self, self.die, how or f"exits: {fault}")
 
     def heard_left(self) -> None:

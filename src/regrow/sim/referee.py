@@ -6,7 +6,9 @@
 - budget       no replica is restarted more often than it may be, whatever becomes of the coordinator
 - outcome      the job ends as it may: state-lost only when no living member holds the state, failed only for a cause
 - liveness     once the faults stop, the job comes to an end
-- wishes       what was granted holds before long, and nobody comes back who has left; nobody computes in a job that waits
+- joins        whoever is ready for an empty place has it before long: within so many steps, while nothing goes wrong
+- wishes       what was granted holds before long, or something has overtaken it; nobody comes back who has left; nobody
+               computes in a job that waits
 """
 
 from typing import TYPE_CHECKING, NoReturn
@@ -21,6 +23,8 @@ from regrow.core.staff import Staff
 
 _GRANTED_S = 60.0
 """Once the faults stop, a wish holds within this."""
+_JOIN_STEPS = 25
+"""So does a join, counted in the steps that the others commit."""
 
 if TYPE_CHECKING:
     from regrow.sim.process import Process
@@ -52,6 +56,11 @@ class Referee:
         self._poisoned: set[Cell] = set()
         self._wishes: dict[int, tuple[float, WishTold]] = {}
         """Granted and not held yet, and since when."""
+        self._last_wish = 0
+        """Of those that were granted."""
+        self._comes: dict[Member, int] = {}
+        """Who waits for an empty place, and since which step."""
+        self._top = -1
         self.raised = 0
         self.lost = 0
         self.stops = 0
@@ -67,6 +76,19 @@ class Referee:
     @property
     def planned(self) -> int:
         return sum(roster.base is not None for roster in self._rosters.values())
+
+    def may_come(self, member: Member) -> bool:
+        """Has the job begun, and no roster ever had a seat for it?"""
+        return bool(self._rosters) and all(roster.seat(member) is None for roster in self._rosters.values())
+
+    @property
+    def is_entering(self) -> bool:
+        """Is the newest roster a planned one that not all its members act under?"""
+        roster = self._rosters[max(self._rosters)] if self._rosters else None
+        if roster is None or roster.base is None:
+            return False
+        acting = [self._world.agent.processes[member].attendance.acting for member in roster.members]
+        return any(a is None or a.version < roster.version for a in acting)
 
     def fail(self, rule: str, what: str) -> NoReturn:
         raise Foul(rule, what)
@@ -168,7 +190,10 @@ class Referee:
         world = self._world
         if told.state == "granted":
             self._wishes[told.wish.number] = world.timeline.now, told
+            self._last_wish = told.wish.number
         else:
+            if told.state == "overtaken" and told.wish.number == self._last_wish and not self.lost:
+                self.fail("wishes", f"{told.wish} is called overtaken, but nothing was wished since and nobody was lost")
             self._wishes.pop(told.wish.number, None)
 
     def computes(self, process: "Process", work: Compute) -> None:
@@ -206,8 +231,27 @@ class Referee:
                 "reference", f"{process.name} commits another gradient for step {commit.step} than the undisturbed run"
             )
 
+        if commit.step > self._top:
+            self._top = commit.step
+            self._watch_joins(commit.step)
+
+    def _watch_joins(self, step: int) -> None:
+        world, roster = self._world, self._rosters[max(self._rosters)]
+        staff = world.coordinator.staff
+        is_full = staff is None or sum(not seat.spectates for seat in roster.seats) >= staff.target
+        if staff is None or is_full or self.stops or world.timeline.now < world.faults.quiet_s:
+            self._comes = {}
+            return
+        free = [p for p in world.agent.processes.values() if p.alive and roster.seat(p.member) is None]
+        ready = [p.member for p in free if p.wire.connection is not None and p.parted is None and not p.is_dismissed]
+        self._comes = {m: self._comes.get(m, step) for m in ready if m.replica in staff.stays and m not in self._left_out}
+        for member, since in self._comes.items():
+            if step - since > _JOIN_STEPS:
+                self.fail("joins", f"{member} waits for an empty place since step {since}, and step {step} is committed")
+
     def state(self, process: "Process", step: int) -> None:
-        if process.state != self._world.reference.states[step]:
+        states = self._world.reference.states
+        if step >= len(states) or process.state != states[step]:
             self.fail("reference", f"{process.name} has another state at step {step} than the undisturbed run")
 
     def ended(self, end: End) -> None:

@@ -19,6 +19,7 @@ from regrow.sim.host import Agent
 from regrow.sim.mathematics import Reference
 from regrow.sim.referee import Foul, Referee, Undetectable
 from regrow.sim.rules import THE_RULES, Rules
+from regrow.sim.sights import Sights
 from regrow.sim.story import Story
 from regrow.sim.timeline import Timeline
 from regrow.sim.transfers import Transfers
@@ -26,6 +27,7 @@ from regrow.sim.transfers import Transfers
 _PATIENCE_S = 600.0
 """After the last fault is over, every job comes to its end within this."""
 _MOST_EVENTS = 200_000
+_LONG_STEPS = 50
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,12 +47,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def _plan(seed: int, chance: Chance) -> Plan:
     """Of every eight jobs one shrinks, and two have a poisoned lane. Half have spares, which may be shadows; a third a
-    slow replica."""
+    slow replica. One of sixteen goes on long after its faults, so that whoever may join it must."""
     job = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10), shrinks=seed % 8 == 5)
     poison = Cell(mix(seed, 1) % job.steps, mix(seed, 2) % job.lanes) if seed % 8 in (6, 7) else None
     spares, shadow = (0, 0, 1, 2)[mix(seed, 5) % 4], mix(seed, 6) % 2 == 0
     slow = f"r{mix(seed, 8) % job.replicas}" if mix(seed, 7) % 3 == 0 else ""
-    return msgspec.structs.replace(job, poison=poison, spares=spares, shadow=shadow, slow=slow)
+    steps = _LONG_STEPS if seed % 16 == 3 else job.steps
+    return msgspec.structs.replace(job, steps=steps, poison=poison, spares=spares, shadow=shadow, slow=slow)
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rosters: int
     planned: int
     """Of these rosters, those that were planned."""
+    sights: dict[str, int]
+    """What it has been through, and how often."""
     trace: int
 
 
@@ -92,9 +97,10 @@ class World:
         self.timeline = Timeline()
         self.story = Story(lambda: self.timeline.now, keep=120, say=print if verbose else None)
         self.referee = Referee(self)
+        self.sights = Sights(self)
         self.groups = Groups(self)
         self.transfers = Transfers(self, self.groups)
-        self.feeds = Feeds(self, room=chance.one_of((2, 5, 100)))
+        self.feeds = Feeds(self, room=chance.one_of((2, 3, 100)))
         self.agent = Agent(self)
         self.budget = budget = BudgetConfig(
             max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0))
@@ -155,5 +161,6 @@ def simulate(
         virtual_s=world.timeline.now,
         rosters=world.referee.rosters,
         planned=world.referee.planned,
+        sights=dict(world.sights.counts),
         trace=world.story.trace,
     )

@@ -1,4 +1,4 @@
-"""A committed result on its way to a listener: cut into one part for each member that sends, and put together again."""
+"""A committed result on its way to a listener: what of it is no bytes, and how it is put together again."""
 
 import msgspec
 import torch
@@ -6,7 +6,6 @@ import torch
 from regrow.core.errors import StateError
 from regrow.state.byproducts import Byproducts
 from regrow.state.gradient import Gradient, digest
-from regrow.state.layout import ALIGN_BYTES
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
@@ -21,12 +20,6 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
 def summary(result: Gradient) -> bytes:
     present = result.present.to_bytes(len(result.layout.spans) // 8 + 1, "little")
     return msgspec.msgpack.encode(Summary(present, result.weight, result.loss, result.byproducts))
-
-
-def cut(size_bytes: int, index: int, count: int) -> tuple[int, int]:
-    """Where this one of so many parts starts and stops."""
-    start, stop = (size_bytes * i // count // ALIGN_BYTES * ALIGN_BYTES for i in (index, index + 1))
-    return start, size_bytes if index + 1 == count else stop
 
 
 def fill(result: Gradient, data: torch.Tensor, encoded: bytes, wanted: int) -> None:

@@ -53,6 +53,12 @@ class Darkroom:
         with self._lock:
             self._memory = self._reserved(size_bytes, pinned)
 
+    def forget(self) -> None:
+        """Give back what was made ready; where some is just being made, nothing, and at once."""
+        if self._lock.acquire(blocking=False):
+            self._memory = None
+            self._lock.release()
+
     def take(self, offer: Offer, tensors: list[torch.Tensor]) -> Snapshot:
         """Copy these tensors, which the offer's skeleton names by index. They must not change meanwhile."""
         order = [tensors[index] for index in in_order(decode_skeleton(offer.skeleton))]

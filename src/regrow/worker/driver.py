@@ -34,7 +34,7 @@ from regrow.core.effects import (
     Tell,
     Work,
 )
-from regrow.core.errors import PeerError
+from regrow.core.errors import Mismatch, PeerError, StateError
 from regrow.core.events import (
     Bounded,
     Broken,
@@ -42,8 +42,9 @@ from regrow.core.events import (
     Event,
     Exchanged,
     Fetched,
+    Housed,
     ListenerCame,
-    ListenerHoused,
+    ListenerGone,
     ListenTold,
     Loaded,
     LoadFailed,
@@ -55,7 +56,7 @@ from regrow.core.events import (
     Unheard,
 )
 from regrow.core.lanes import Cell
-from regrow.core.listener import Listener, Record
+from regrow.core.listener import Record, part_of
 from regrow.core.messages import Part, Timed
 from regrow.core.progress import Phase
 from regrow.core.records import (
@@ -75,7 +76,7 @@ from regrow.core.speeds import Gauge
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
-from regrow.state.record import cut, summary
+from regrow.state.record import summary
 from regrow.worker.audit import Audit
 from regrow.worker.link import Link
 from regrow.worker.partials import Partials
@@ -133,15 +134,23 @@ class Driver:
                     else:
                         self._hand(effect)
         if isinstance(event, ListenerCame):
-            self.replica.prepare(lambda: self._house(event.listener))
+            self.replica.prepare(self._house)
+        elif isinstance(event, ListenerGone):
+            self._clear()
 
-    def _house(self, listener: Listener) -> None:
+    def _house(self) -> None:
         """There is memory for a snapshot: have some for parts of records too, and go on."""
         acting = self.attendance.acting
         if acting is not None and acting.seat(self.attendance.me) is not None:
-            start, stop = cut(self.partials.result_bytes, acting.index(self.attendance.me), len(acting.seats))
+            start, stop = part_of(self.partials.result_bytes, acting.index(self.attendance.me), len(acting.seats))
             self.link.make_room(stop - start)
-        self.tell(ListenerHoused(listener=listener))
+        self.tell(Housed())
+        self._clear()
+
+    def _clear(self) -> None:
+        """Memory for a snapshot that nobody waits for any more is given back."""
+        if not self.attendance.is_awaited:
+            self.replica.forget()
 
     def expected(self, count: int) -> tuple[Cell, ...]:
         with self._lock:
@@ -256,6 +265,8 @@ class Driver:
     def _bound(self, work: Bound) -> Event:
         step = work.row.step
         faultpoint("farewell" if step >= self.replica.steps else "boundary", step=step, roster=work.version.n)
+        if self.attendance.handed:
+            faultpoint("handover", step=step, roster=work.version.n)
         group = StampedGroup(self.link.group(work.version), self.stamp, Phase.BOUND, Phase.TURN, step)
         state = self.audit.whole() if work.farewell else self.audit.digest()
         said = group.gather(msgspec.structs.replace(work.row, state=state).pack())
@@ -309,7 +320,7 @@ class Driver:
         self.stamp.enter(Phase.HEAL, work.step)
         self.link.snap(work, self.replica.snap(work.step))
         if self.attendance.is_awaited:
-            self.replica.prepare()
+            self.replica.prepare(self._house)
         self.stamp.enter(Phase.TURN)
         self._note(ListenerFed(listener=work.feed.listener, step=work.step))
 
@@ -318,7 +329,9 @@ class Driver:
         try:
             with waiting(self.stamp, Phase.FETCH, Phase.HEAL, work.step):
                 received = self.link.load(work, self.replica.place)
-        except PeerError as error:
+        except Mismatch:
+            raise
+        except (PeerError, StateError) as error:  # donors that differ: another snapshot, or another donor, may do
             return LoadFailed(listener=work.listener, why=str(error))
         self.replica.take(received)
         self.stamp.enter(Phase.TURN)
@@ -362,8 +375,8 @@ class Driver:
         )
         total_bytes = result.buffer.numel()
         for feed in commit.feeds:
-            start, stop = cut(total_bytes, feed.index, feed.count)
-            tail = summary(result) if feed.index == 0 else b""
+            start, stop = feed.span(total_bytes)
+            tail = summary(result) if feed.is_first else b""
             part = Part(record=record, total_bytes=total_bytes, start=start, size_bytes=stop - start, tail=tail)
             self.link.feed(feed.listener, part, result.buffer[start:stop])
 

@@ -7,6 +7,7 @@ notices.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 import torch
@@ -75,10 +76,11 @@ class Feeds:
 
     def copied(self, data: torch.Tensor) -> torch.Tensor:
         """On the training thread: a copy on the host, to be sent once it has gone on."""
-        for _ in range(len(self._free)):
-            copy = self._free.popleft()
-            if copy.numel() == data.numel():
-                return copy.copy_(data)
+        with suppress(IndexError):  # the loop may let go of them at any moment, with the last listener
+            while True:
+                copy = self._free.popleft()
+                if copy.numel() == data.numel():
+                    return copy.copy_(data)
         return data.to("cpu", copy=True)
 
     def send(self, listener: Listener, message: Begin | Part, data: torch.Tensor) -> None:

@@ -67,9 +67,11 @@ class Mesh:
             case Hear(listener=listener, roster=roster):
                 self._give_up_load(roster)
                 self._session.call(lambda: self._ear.hear(listener, roster))
-            case Hush():
+            case Hush(peers=()):
                 self._give_up_load(None)
                 self._session.call(self._ear.hush)
+            case Hush(peers=peers):
+                self._session.call(lambda: self._ear.lose(peers))
         return []
 
     def group(self, version: Version) -> Group:

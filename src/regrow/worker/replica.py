@@ -57,6 +57,10 @@ class Replica:
         maker.start()
         return maker
 
+    def forget(self) -> None:
+        """No snapshot is wanted any more."""
+        self._darkroom.forget()
+
     def snap(self, step: int) -> Snapshot:
         """A copy of the state, which may change again as soon as this returns."""
         flat = self.tracked.flatten()

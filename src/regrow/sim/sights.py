@@ -1,0 +1,80 @@
+"""What a simulated job has been through: counted, never judged. What a campaign has not seen, it has not tested."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from regrow.core.membership_effects import WishTold
+from regrow.sim.grades import GRADES, Grade
+
+if TYPE_CHECKING:
+    from regrow.sim.process import Process
+    from regrow.sim.world import World
+
+SIGHTS = (
+    "a join finished",
+    "a joiner was healed",
+    *(f"a joiner was lost: {grade}" for grade in GRADES if grade is not Grade.LEAVES),
+    "a leaver was lost",
+    "a donor was lost during a load",
+    "a queue overflowed",
+    "a listener took too little",
+    "a listener went on without a peer",
+    "a joiner with other bits was refused",
+    "the coordinator crashed while a joiner listened",
+    "the coordinator crashed before all had entered a planned roster",
+    *(
+        f"{kind}: {fate}"
+        for kind in ("scale", "leave", "migrate")
+        for fate in ("fulfilled", "failure", "fulfilled after it")
+    ),
+)
+"""All there is to be seen."""
+
+
+class Sights:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.counts: Counter[str] = Counter()
+        self._wishes: dict[int, WishTold] = {}
+        """Granted, and nothing has become of them yet."""
+        self._disturbed: set[int] = set()
+
+    def see(self, sight: str) -> None:
+        assert sight in SIGHTS, f"{sight!r} is not in the list: nobody would miss it"
+        self.counts[sight] += 1
+
+    def lost(self, process: "Process") -> None:
+        """It is dead, and was not done."""
+        grade = process.grade
+        if grade is Grade.LEAVES:
+            self.see("a leaver was lost")
+        elif grade is not None:
+            self.see(f"a joiner was lost: {grade}")
+        if self._world.feeds.is_loaded_from(process):
+            self.see("a donor was lost during a load")
+        self._disturb()
+
+    def crashed(self) -> None:
+        """The coordinator."""
+        if any(process.alive and process.attendance.listening for process in self._world.agent.processes.values()):
+            self.see("the coordinator crashed while a joiner listened")
+        if self._world.referee.is_entering:
+            self.see("the coordinator crashed before all had entered a planned roster")
+        self._disturb()
+
+    def wished(self, told: WishTold) -> None:
+        number, kind = told.wish.number, told.wish.kind
+        if told.state == "granted":
+            self._wishes[number] = told
+        elif told.state == "fulfilled" and self._wishes.pop(number, None) is not None:
+            self.see(f"{kind}: fulfilled")
+            if number in self._disturbed:
+                self.see(f"{kind}: fulfilled after it")
+        else:
+            self._wishes.pop(number, None)
+
+    def _disturb(self) -> None:
+        for number, told in self._wishes.items():
+            if number not in self._disturbed:
+                self._disturbed.add(number)
+                self.see(f"{told.wish.kind}: failure")
