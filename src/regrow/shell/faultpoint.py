@@ -59,6 +59,7 @@ POINTS = {
     "push": "the coordinator, about to push a roster to one member",
     "order": "the coordinator, about to order a start",
     "doom": "the coordinator, about to order a kill",
+    "save-block": "a store, about to write one block of a file, to name the file, or to make the name durable",
     "end": "the coordinator, about to tell the agent that the job is over",
 }
 ACTIONS = ("SIGKILL", "SIGSEGV", "SIGSTOP", "raise", "exit", "hang")
