@@ -108,7 +108,7 @@ class Saver:
 def test_a_store_that_is_full_gets_its_room_back() -> None:
     shelf = Shelf()
     save(shelf, 1)
-    full = Refusing(shelf.files, room_bytes=9000)
+    full = Refusing(shelf.files, room_bytes=15_000)
     with pytest.raises(InfraError, match="no room"):
         save(full, 2, tree=TREE, shard_bytes=8)
     assert full.files == shelf.files
