@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 import msgspec
 import xxhash
 
-from regrow import __version__
 from regrow.core.checkpoint import CHUNK_BYTES, FORMAT, VERSION, Leaf, Manifest, Pointer, Shard, may_follow
 from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, Fenced, InfraError, StateError
+from regrow.core.release import RELEASE
 from regrow.core.retention import Retention, doomed
 from regrow.core.skeleton import in_order
 from regrow.shell.faultpoint import faultpoint
@@ -94,7 +94,7 @@ class Archive:
                 shards = self._write_shards(pool, draft, arena, folder)
             manifest = msgspec.json.encode(
                 Manifest(
-                    regrow=__version__,
+                    regrow=RELEASE,
                     step=draft.step,
                     term=draft.term,
                     made_unix_s=time.time(),
@@ -315,7 +315,7 @@ def _manifest(where: str, data: bytes) -> Manifest:
         head = msgspec.json.decode(data, type=_Head)
         if head.format == FORMAT and head.version > VERSION:
             raise ConfigError(
-                f"{where} is in version {head.version} of the format, this release ({__version__}) reads up to version "
+                f"{where} is in version {head.version} of the format, this release ({RELEASE}) reads up to version "
                 f"{VERSION}: install regrow {head.regrow} or later, which wrote it"
             )
         manifest = msgspec.json.decode(data, type=Manifest)
