@@ -168,6 +168,17 @@ def wait_stopped(process: subprocess.Popen[str]) -> None:
     assert os.WIFSTOPPED(status), status
 
 
+@pytest.mark.parametrize("at", [0, 1, 4096], ids=["aligned", "unaligned", "paged"])
+def test_blocks_go_past_the_page_cache(tmp_path: Path, at: int) -> None:
+    with mounted(tmp_path / "disk", *IMAGE_OPTIONS, str(image(tmp_path / "image", 64 * MIB))) as place:
+        body = memoryview(mmap.mmap(-1, 2 * BLOCK_BYTES + MIB))
+        LocalStore(place).put("shard", [body[:at], body[at:]])
+        with (place / "shard").open("rb", buffering=0) as file:
+            for start in (0, BLOCK_BYTES, 2 * BLOCK_BYTES):
+                with pytest.raises(BlockingIOError):  # it would have to ask the device
+                    os.preadv(file.fileno(), [bytearray(4096)], start, os.RWF_NOWAIT)
+
+
 def test_a_file_system_without_o_direct_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = fcntl.fcntl
 
