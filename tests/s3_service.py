@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from regrow.shell.parentage import die_with_parent
 
 BUCKET = "store"
 KEY, SECRET = "regrow", "a-secret-of-this-test"
@@ -37,7 +40,13 @@ def serving(folder: Path) -> Iterator[int]:
     environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     log = folder / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # however the tests end
+        )
     try:
         _wait_until_it_answers(process, ports["s3.port"], log)
         yield ports["s3.port"]
