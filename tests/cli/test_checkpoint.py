@@ -15,7 +15,7 @@ from command import regrow
 from safetensors.torch import load_file
 from shelf import Dead, Mortal, same, save
 
-from regrow.cli.gauge import size
+from regrow.cli.gauge import Gauge, size
 from regrow.core.checkpoint import Pointer
 from regrow.state.local_store import LocalStore
 
@@ -265,6 +265,16 @@ def test_the_help_lists_the_exit_codes(tmp_path: Path) -> None:
     assert re.findall(r"^    (\d+) {2,}\S", text, re.MULTILINE) == ["0", "1", "2", "4"]
     commands = re.findall(r"^  (\w+)  ", text.partition("Commands:")[2], re.MULTILINE)
     assert commands == ["export", "list", "prune", "show", "verify"]
+
+
+def test_long_work_tells_how_far_it_is_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with Gauge("reading", 10**9, silent_s=0.0) as gauge:
+        gauge.add(5 * 10**8)
+        gauge.add(1)
+    with Gauge("reading", 10**9) as gauge:
+        gauge.add(10**9)
+    told = capsys.readouterr()
+    assert re.fullmatch(r"reading: 500 MB of 1 GB, \S+ \w+/s\n", told.err) and told.out == "", told.err
 
 
 def test_sizes_as_people_say_them() -> None:

@@ -11,16 +11,16 @@ _ELSEWHERE_S = 10.0
 
 
 class Gauge:
-    """Says nothing about work that is done within two seconds."""
+    """Says nothing about work that is done within `silent_s`."""
 
-    def __init__(self, what: str, total_bytes: int) -> None:
+    def __init__(self, what: str, total_bytes: int, silent_s: float = _SILENT_S) -> None:
         self._what = what
         self._total_bytes = total_bytes
         self._done_bytes = 0
         self._lock = threading.Lock()
         self._is_terminal = sys.stderr.isatty()
         self._started = time.monotonic()
-        self._next = self._started + _SILENT_S
+        self._next = self._started + silent_s
         self._has_spoken = False
 
     def __enter__(self) -> "Gauge":
