@@ -18,6 +18,7 @@ from shelf import Dead, Mortal, same, save
 from regrow.cli.gauge import Gauge, size
 from regrow.core.checkpoint import Pointer
 from regrow.state.local_store import LocalStore
+from regrow.state.safetensors import header_bytes, parse
 
 PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 
@@ -201,12 +202,15 @@ def test_of_several_models_the_one_asked_for_is_written(tmp_path: Path) -> None:
     save(
         LocalStore(tmp_path / "run"),
         1,
-        tree={**tree, "teacher": {"v": torch.zeros(3, dtype=torch.int64), **tree["teacher"]}},
+        tree={**tree, "teacher": {"mask": torch.ones(3) > 0, "v": torch.zeros(3, dtype=torch.int64), **tree["teacher"]}},
     )
     done = regrow("checkpoint", "export", "run", "--safetensors", "m", cwd=tmp_path)
     assert done.returncode == 2 and "name one with --object: student, teacher" in done.stderr
     done = regrow("checkpoint", "export", "run", "--safetensors", "m", "--object", "teacher", cwd=tmp_path)
-    assert done.returncode == 0 and sorted(load_file(tmp_path / "m")) == ["step", "v", "w"]
+    assert done.returncode == 0 and sorted(load_file(tmp_path / "m")) == ["mask", "step", "v", "w"]
+    data = (tmp_path / "m").read_bytes()
+    starts = {name: entry.data_offsets[0] for name, entry in parse(data[: header_bytes(data)]).items()}
+    assert starts["v"] % 8 == starts["step"] % 8 == starts["w"] % 4 == 0, "aligned, whatever comes first in the state"
 
 
 def test_damaged_ones_are_passed_over_and_told(tmp_path: Path, store: LocalStore) -> None:
