@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from regrow.core.errors import (
     ConfigError,
     DataError,
+    Fenced,
     InfraError,
     Invariant,
     Mismatch,
@@ -24,6 +25,7 @@ from regrow.core.errors import (
     RegrowError,
     StateError,
 )
+from regrow.core.release import RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -31,10 +33,11 @@ if TYPE_CHECKING:
     from regrow.worker.job import Job, Strength
     from regrow.worker.step import Step
 
-__version__ = "0.1.0"
+__version__ = RELEASE
 __all__ = [
     "ConfigError",
     "DataError",
+    "Fenced",
     "InfraError",
     "Invariant",
     "Job",
