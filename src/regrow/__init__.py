@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from regrow.core.errors import (
     ConfigError,
     DataError,
+    Fenced,
     InfraError,
     Invariant,
     Mismatch,
@@ -35,6 +36,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ConfigError",
     "DataError",
+    "Fenced",
     "InfraError",
     "Invariant",
     "Job",

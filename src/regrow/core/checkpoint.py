@@ -76,3 +76,18 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True):
     """xxh3-128 of the manifest's bytes, in hex."""
     size_bytes: int
     """Of all shards."""
+
+
+def may_follow(newest: Pointer | None, term: int, step: int) -> str | None:
+    """Why a save of this term and step may not become the latest, in words; None: it may. A newer term fences all older
+    ones, also where it went back to an earlier step; within a term steps go up."""
+    if newest is None or term > newest.term:
+        return None
+    if term < newest.term:
+        return (
+            f"step {step} of term {term} is fenced: term {newest.term} has saved step {newest.step} since, so another "
+            "process has taken over"
+        )
+    if step <= newest.step:
+        return f"step {step} of term {term} does not follow step {newest.step}, which that term has saved already"
+    return None

@@ -7,7 +7,8 @@ RegrowError
 ├── DataError      the user: a data worker dies or hangs at the same microbatch again and again
 ├── PoisonError    the user: samples that kill whoever computes them
 ├── StateError     the operator: training state is missing, different or damaged
-│   └── Mismatch   this replica alone: its state or settings are not the job's
+│   ├── Mismatch   this replica alone: its state or settings are not the job's
+│   └── Fenced     nobody: another process saves here now, or has got further
 └── Invariant      us: a bug in Regrow; carries the story that led there
 """
 
@@ -51,6 +52,10 @@ class Mismatch(StateError):
     """This replica's state or settings are not the job's: it cannot take part, the others go on."""
 
     scope = "replica"
+
+
+class Fenced(StateError):
+    """This save may not become the latest: a newer term has taken over, or its own has got further. Never tried again."""
 
 
 class Invariant(RegrowError):

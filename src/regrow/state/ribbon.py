@@ -10,44 +10,22 @@ from collections.abc import Iterable, Iterator, Sequence
 import torch
 import xxhash
 
+from regrow.core.skeleton import Json, in_order
 from regrow.core.stripes import PIECE_BYTES, Cut
+from regrow.state.fingerprint import piece_digests
 from regrow.state.memory import bytes_of, plain
-from regrow.state.tree import Json, canonical, in_order, leaves
-
-DIGEST_BYTES = 16
-
-
-def digest(views: Iterable[memoryview]) -> bytes:
-    """Of one piece. Of large views without the GIL."""
-    hasher = xxhash.xxh3_128()
-    for view in views:
-        hasher.update(view)
-    return hasher.digest()
+from regrow.state.tree import leaves
 
 
 def digests(tensors: Iterable[torch.Tensor], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Of each piece of the ribbon that these tensors are, in this order."""
-    hasher, room = xxhash.xxh3_128(), piece_bytes
+    return piece_digests(_views(tensors), piece_bytes)
+
+
+def _views(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
     for tensor in tensors:
         held = plain(tensor)  # a name of its own: a view does not keep what it shows alive
-        rest = bytes_of(held)
-        while len(rest):
-            part = rest[:room]
-            hasher.update(part)
-            rest, room = rest[len(part) :], room - len(part)
-            if not room:
-                yield hasher.digest()
-                hasher, room = xxhash.xxh3_128(), piece_bytes
-    if room < piece_bytes:
-        yield hasher.digest()
-
-
-def root(skeleton: Json, digests: Iterable[bytes]) -> str:
-    """What stands for the whole state, in hex."""
-    hasher = xxhash.xxh3_128(canonical(skeleton))
-    for each in digests:
-        hasher.update(each)
-    return str(hasher.hexdigest())
+        yield bytes_of(held)
 
 
 def layout(skeleton: Json) -> str:

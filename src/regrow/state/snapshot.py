@@ -11,11 +11,11 @@ import threading
 import torch
 
 from regrow.core.messages import Offer
+from regrow.core.skeleton import in_order
 from regrow.core.stripes import PIECE_BYTES, count
+from regrow.state.fingerprint import digest
 from regrow.state.memory import bytes_of, plain
-from regrow.state.ribbon import digest
 from regrow.state.tracked import decode_skeleton
-from regrow.state.tree import in_order
 
 
 class Snapshot:

@@ -8,6 +8,8 @@ the process or the machine died. Leftovers under other names may remain until `s
 from collections.abc import Iterable
 from typing import Protocol
 
+from regrow.core.errors import StateError
+
 
 class Store(Protocol):
     """InfraError, with the URL, the cause and what to do, when the store refuses or cannot be reached."""
@@ -34,3 +36,11 @@ class Store(Protocol):
 
     def remove(self, path: str) -> None:
         """A file, or a folder with all below it. No error when it is gone already."""
+
+
+def names_in(path: str) -> tuple[str, ...]:
+    """What "/" separates in a path. StateError for one that leads elsewhere: manifests name paths, and may be damaged."""
+    names = tuple(path.split("/"))
+    if any(name in ("", ".", "..") or "\0" in name for name in names):
+        raise StateError(f"{path!r} is not a path below a store: names joined with '/', none of them empty, '.' or '..'")
+    return names

@@ -14,9 +14,11 @@ import xxhash
 
 from regrow.core.errors import ConfigError, StateError
 from regrow.core.resolve import Manifest
+from regrow.core.skeleton import Json, Path, canonical, in_order
+from regrow.state.fingerprint import root
 from regrow.state.memory import bytes_of, plain
-from regrow.state.ribbon import digests, root
-from regrow.state.tree import Flat, Json, Path, canonical, describe, flatten, in_order, paths, unflatten
+from regrow.state.ribbon import digests
+from regrow.state.tree import Flat, describe, flatten, paths, unflatten
 
 
 @runtime_checkable

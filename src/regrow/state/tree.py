@@ -12,9 +12,7 @@ import msgspec
 import torch
 
 from regrow.core.errors import ConfigError, StateError
-
-Json = Any
-"""A value msgspec.json can encode."""
+from regrow.core.skeleton import Json, Path, tensors
 
 _ALLOWED = "tensors, numpy arrays, None, bool, int, float, str, bytes, list, tuple, dict with str or int keys"
 
@@ -116,56 +114,16 @@ def _build(skeleton: Json, tensors: list[torch.Tensor]) -> Any:
     raise ValueError(f"unknown kind {kind!r}")
 
 
-Path = tuple[tuple[str, str | int], ...]
-"""The keys that lead to a leaf, each with its kind: no two leaves of a tree have the same."""
-
-
-def paths(skeleton: Json, path: Path = ()) -> Iterator[tuple[Path, int, torch.dtype, list[int]]]:
+def paths(skeleton: Json) -> Iterator[tuple[Path, int, torch.dtype, list[int]]]:
     """Path, index, dtype and shape of each tensor a skeleton names, in its order."""
-    kind, payload = skeleton
-    if kind in ("tensor", "array"):
-        yield path, payload[0], getattr(torch, payload[1]), payload[2]
-    elif kind in ("list", "tuple"):
-        for number, item in enumerate(payload):
-            yield from paths(item, (*path, (kind, number)))
-    elif kind == "dict":
-        for key, item in payload:
-            yield from paths(item, (*path, (key[0], key[1])))
+    for path, index, dtype, shape in tensors(skeleton):
+        yield path, index, getattr(torch, dtype), shape
 
 
 def leaves(skeleton: Json) -> Iterator[tuple[int, torch.dtype, list[int]]]:
     """Index, dtype and shape of each tensor a skeleton names, in its order: what to allocate before receiving."""
     for _, index, dtype, shape in paths(skeleton):
         yield index, dtype, shape
-
-
-def canonical(skeleton: Json) -> bytes:
-    """The skeleton's bytes for a digest: dicts sorted by key, tensors by shape and dtype, not by index."""
-    return msgspec.json.encode(_canonical(skeleton))
-
-
-def _canonical(skeleton: Json) -> Json:
-    kind, payload = skeleton
-    if kind in ("tensor", "array"):
-        return [kind, payload[1:]]
-    if kind in ("list", "tuple"):
-        return [kind, [_canonical(item) for item in payload]]
-    if kind == "dict":
-        return [kind, [[key, _canonical(item)] for key, item in sorted(payload, key=lambda pair: pair[0])]]
-    return skeleton
-
-
-def in_order(skeleton: Json) -> Iterator[int]:
-    """Tensor indices in canonical order, whatever order the dicts were filled in."""
-    kind, payload = skeleton
-    if kind in ("tensor", "array"):
-        yield payload[0]
-    elif kind in ("list", "tuple"):
-        for item in payload:
-            yield from in_order(item)
-    elif kind == "dict":
-        for _, item in sorted(payload, key=lambda pair: pair[0]):
-            yield from in_order(item)
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

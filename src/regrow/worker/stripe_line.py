@@ -14,7 +14,7 @@ from regrow.core.errors import PeerError, RegrowError
 from regrow.core.messages import Digests, Message, Need, Offer, Piece, Want
 from regrow.core.roster import Endpoint, Member
 from regrow.core.stripes import PIECE_BYTES, Stripe
-from regrow.state.ribbon import DIGEST_BYTES, digest
+from regrow.state.fingerprint import DIGEST_BYTES, digest
 from regrow.wire.blocking import Blocking
 from regrow.wire.tcp import connect
 from regrow.worker.niceness import be_nice

@@ -15,10 +15,12 @@ import torch
 from regrow.core.errors import PeerError, StateError
 from regrow.core.messages import Offer, Want
 from regrow.core.roster import Endpoint, Member
+from regrow.core.skeleton import Json, in_order
 from regrow.core.stripes import Ask, Failed, Kept, Outcome, Stripes, Underway, Whole, count
-from regrow.state.ribbon import Ribbon, layout, root
+from regrow.state.fingerprint import root
+from regrow.state.ribbon import Ribbon, layout
 from regrow.state.tracked import decode_skeleton
-from regrow.state.tree import Json, in_order, leaves
+from regrow.state.tree import leaves
 from regrow.worker.healing import Received
 from regrow.worker.stripe_line import StripeLine, fill
 

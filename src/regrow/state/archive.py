@@ -1,0 +1,344 @@
+"""All checkpoints of one store: written, found, read, checked and removed. Without torch, and nothing is ever unpickled.
+
+A save is shards, then the manifest, then the pointer that makes it count; whoever dies in between leaves a folder that no
+pointer names, and the latest is what it was. Every byte that is read is held to its digest before it is used: StateError
+names the file and, in a shard, the bytes.
+"""
+
+import re
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
+import msgspec
+import xxhash
+
+from regrow import __version__
+from regrow.core.checkpoint import CHUNK_BYTES, FORMAT, VERSION, Leaf, Manifest, Pointer, Shard, may_follow
+from regrow.core.draft import Draft
+from regrow.core.errors import ConfigError, Fenced, InfraError, StateError
+from regrow.core.retention import Retention, doomed
+from regrow.core.skeleton import in_order
+from regrow.shell.faultpoint import faultpoint
+from regrow.state.fingerprint import piece_digests, root
+from regrow.state.pointers import Pointers
+from regrow.state.safetensors import header
+from regrow.state.shard import ShardReader, Told
+from regrow.state.store import Store
+
+MANIFEST = "manifest.json"
+_FOLDER = re.compile(r"step-(\d{12,})-(\d+)-[0-9a-f]{8}")
+_WRITING_LINES = 4
+_READING_LINES = 8
+
+
+def untold(size_bytes: int) -> None:
+    """Nobody wants to know how far it is."""
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What every version of a manifest has."""
+
+    format: str
+    version: int
+    regrow: str
+
+
+class Archive:
+    """Of one store, which others may use at the same time."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._pointers = Pointers(store)
+
+    # What is there
+
+    def newest_term(self) -> int:
+        """The highest under which anything was saved here, complete or not; 0 when nothing was."""
+        newest = self._pointers.newest(self._pointers.numbers())
+        started = [int(match[2]) for match in map(_FOLDER.fullmatch, self.store.names()) if match is not None]
+        return max([0 if newest is None else newest.term, *started])
+
+    def pointers(self) -> tuple[list[Pointer], list[str]]:
+        """Of the complete checkpoints, newest first; and the damage found on the way, in words."""
+        return self._pointers.all()
+
+    def manifest(self, pointer: Pointer) -> Manifest:
+        """ConfigError when it takes a newer release to read it: an older checkpoint must not silently take its place."""
+        path = f"{pointer.folder}/{MANIFEST}"
+        where = f"{self.store.url}/{path}"
+        data = self.store.read(path)
+        if data is None:
+            raise StateError(f"{where} is missing, although a pointer names it (number {pointer.number})")
+        found = xxhash.xxh3_128_hexdigest(data)
+        if found != pointer.manifest:
+            raise StateError(
+                f"{where} is damaged: its {len(data)} bytes have digest {found}, its pointer says {pointer.manifest}"
+            )
+        return _manifest(where, data)
+
+    # Saving
+
+    def write(self, draft: Draft, arena: memoryview) -> Pointer:
+        """Save what lies in the arena, which must not change meanwhile. The same save may be tried again after an InfraError
+        or a death: one that turns out to be complete already is not written twice. Fenced when it may not become the
+        latest."""
+        folder = f"step-{draft.step:012d}-{draft.term}-{secrets.token_hex(4)}"
+        try:
+            with ThreadPoolExecutor(_WRITING_LINES, "regrow-archive") as pool:
+                whole = pool.submit(_root, draft, arena)
+                there = self._settled(draft, whole, self._pointers.numbers())
+                if there is not None:
+                    return there
+                shards = self._write_shards(pool, draft, arena, folder)
+            manifest = msgspec.json.encode(
+                Manifest(
+                    regrow=__version__,
+                    step=draft.step,
+                    term=draft.term,
+                    made_unix_s=time.time(),
+                    mathematics=draft.mathematics,
+                    skeleton=draft.skeleton,
+                    leaves=draft.leaves,
+                    shards=shards,
+                    root=whole.result(),
+                )
+            )
+            faultpoint("save-manifest", step=draft.step)
+            self.store.put(f"{folder}/{MANIFEST}", [memoryview(manifest)])
+        except InfraError as error:
+            self._abandon(folder, error)  # a disk that is full would not take the next try besides it
+            raise
+        unnamed = Pointer(
+            digest="",
+            number=0,
+            term=draft.term,
+            step=draft.step,
+            folder=folder,
+            manifest=xxhash.xxh3_128_hexdigest(manifest),
+            size_bytes=sum(shard.size_bytes for shard in shards),
+        )
+        return self._publish(draft, whole, unnamed)
+
+    def _settled(self, draft: Draft, whole: "Future[str]", numbers: Sequence[int]) -> Pointer | None:
+        """The pointer of this very save, when it is the latest already. Fenced when it may not become that."""
+        newest = self._pointers.newest(numbers)
+        why = may_follow(newest, draft.term, draft.step)
+        if why is None:
+            return None
+        assert newest is not None  # nothing fences the first
+        if (newest.term, newest.step) == (draft.term, draft.step) and self._has_root(newest, whole.result()):
+            return newest
+        raise Fenced(f"{self.store.url}: {why}")
+
+    def _has_root(self, pointer: Pointer, root: str) -> bool:
+        try:
+            return self.manifest(pointer).root == root
+        except StateError:
+            return False
+
+    def _write_shards(self, pool: ThreadPoolExecutor, draft: Draft, arena: memoryview, folder: str) -> tuple[Shard, ...]:
+        extents = enumerate(draft.extents)
+        writes = [pool.submit(self._write_shard, draft, arena[a:b], number, folder) for number, (a, b) in extents]
+        try:
+            for write in as_completed(writes):
+                write.result()
+                faultpoint("save-shard", step=draft.step)
+        finally:
+            for write in writes:
+                write.cancel()
+        return tuple(write.result() for write in writes)
+
+    def _write_shard(self, draft: Draft, body: memoryview, number: int, folder: str) -> Shard:
+        file = f"shard-{number:05d}.safetensors"
+        head = header(draft.leaves[index] for index in draft.order[number])
+        parts = [memoryview(head), body]
+        chunks = tuple(found.hex() for found in piece_digests(parts, CHUNK_BYTES))
+        self.store.put(f"{folder}/{file}", parts)
+        return Shard(file=file, size_bytes=len(head) + len(body), chunks=chunks)
+
+    def _publish(self, draft: Draft, whole: "Future[str]", unnamed: Pointer) -> Pointer:
+        """Compare-and-set: the pointer after the highest one that allows it. Of those who try one number, one succeeds, and
+        the others look again. What is not known to have failed is not cleaned up."""
+        tried: set[int] = set()
+        while True:
+            numbers = sorted({*self._pointers.numbers(), *tried}, reverse=True)
+            try:
+                there = self._settled(draft, whole, numbers)
+            except Fenced as error:
+                self._abandon(unnamed.folder, error)
+                raise
+            if there is not None:
+                self._abandon(unnamed.folder, None)
+                return there
+            pointer = msgspec.structs.replace(unnamed, number=1 + max(numbers, default=0))
+            faultpoint("save-pointer", step=draft.step)
+            if not self._pointers.create(pointer):
+                tried.add(pointer.number)  # a listing may be older than that
+            elif self._pointers.numbers()[:1] > [pointer.number]:
+                # Those after which it was made are gone: retention removed them while this process stood still.
+                self._pointers.remove(pointer.number)
+            else:
+                faultpoint("save-done", step=draft.step)
+                return pointer
+
+    def _abandon(self, folder: str, error: Exception | None) -> None:
+        """Remove what no pointer names, as far as the store lets us: `sweep` sees to the rest."""
+        try:
+            self.store.remove(folder)
+        except InfraError as other:
+            if error is not None:
+                error.add_note(f"{folder} could not be removed: {other}")
+
+    # Reading
+
+    def read(self, pointer: Pointer, manifest: Manifest, views: Sequence[memoryview], told: Told = untold) -> None:
+        """Fill a view of bytes per leaf, by index: all of them, or raise. What a view holds after an error means nothing."""
+        faultpoint("restore-read", step=pointer.step)
+        for leaf, view in zip(manifest.leaves, views, strict=True):
+            if view.nbytes != leaf.size_bytes or view.itemsize != 1:
+                raise ValueError(f"{leaf.name} has {leaf.size_bytes} bytes, its view {view.nbytes} of {view.itemsize} each")
+        with ThreadPoolExecutor(_READING_LINES, "regrow-archive") as pool:
+            readers = self._readers(pointer, manifest, told)
+            begun = [
+                pool.submit(reader.begin, mine) for reader, mine in zip(readers, _by_shard(manifest, views), strict=True)
+            ]
+            reads: list[Future[list[str]]] = []
+            try:
+                for reader, begin in zip(readers, begun, strict=True):
+                    found, start = begin.result()
+                    reads += [pool.submit(reader.read, first, last, found) for first, last in reader.runs(start)]
+                for read in as_completed(reads):
+                    for damage in read.result():
+                        raise StateError(damage)
+            finally:
+                for begin in begun:
+                    begin.cancel()
+                for read in reads:
+                    read.cancel()
+
+    def verify(self, pointer: Pointer, told: Told = untold) -> list[str]:
+        """What is wrong with it, in words: every byte is read. Takes the memory of one shard."""
+        try:
+            manifest = self.manifest(pointer)
+        except StateError as error:
+            return [str(error)]
+        damages: list[str] = []
+        found = root(manifest.skeleton, piece_digests(self._ribbon(pointer, manifest, told, damages)))
+        if not damages and found != manifest.root:
+            where = f"{self.store.url}/{pointer.folder}"
+            damages.append(f"{where} has the root {found}, its manifest says {manifest.root}: it was saved wrong")
+        return damages
+
+    def _ribbon(self, pointer: Pointer, manifest: Manifest, told: Told, damages: list[str]) -> Iterator[memoryview]:
+        """The tensors' bytes in canonical order, as far as they are whole. Shards follow that order, so each is let go
+        before the next one is read."""
+        readers = self._readers(pointer, manifest, told)
+        held: dict[int, memoryview] = {}
+        indices: list[list[int]] = [[] for _ in manifest.shards]
+        for index, leaf in enumerate(manifest.leaves):
+            indices[leaf.shard].append(index)
+        with ThreadPoolExecutor(_READING_LINES, "regrow-archive") as pool:
+            for index in in_order(manifest.skeleton):
+                if index not in held:
+                    shard = manifest.leaves[index].shard
+                    mine = {i: memoryview(bytearray(manifest.leaves[i].size_bytes)) for i in indices[shard]}
+                    damages += _load(pool, readers[shard], [(manifest.leaves[i], view) for i, view in mine.items()])
+                    held |= mine
+                yield held.pop(index)
+
+    def _readers(self, pointer: Pointer, manifest: Manifest, told: Told) -> list[ShardReader]:
+        return [ShardReader(self.store, f"{pointer.folder}/{shard.file}", shard, told) for shard in manifest.shards]
+
+    # Removing
+
+    def prune(self, retention: Retention) -> tuple[Pointer, ...]:
+        """Remove what need not be kept, the oldest first; what was removed. The pointer goes before its folder: whoever dies
+        in between leaves what `sweep` finds. A checkpoint with files missing is no reason to remove another, and stays."""
+        pointers, _ = self.pointers()
+        if not doomed(pointers, retention):
+            return ()
+        gone = doomed([pointer for pointer in pointers if self.is_there(pointer)], retention)
+        for pointer in gone:
+            self._pointers.remove(pointer.number)
+            self.store.remove(pointer.folder)
+        return gone
+
+    def is_there(self, pointer: Pointer) -> bool:
+        """Its manifest is whole and its shards have their sizes: what can be told without reading them."""
+        try:
+            manifest = self.manifest(pointer)
+        except StateError:
+            return False
+        paths = [(f"{pointer.folder}/{shard.file}", shard.size_bytes) for shard in manifest.shards]
+        return all(self.store.size_bytes(path) == size for path, size in paths)
+
+    def sweep(self) -> tuple[str, ...]:
+        """Remove what saves left that died or were given up, and can never be completed: folders without a pointer, of a
+        step that the latest has passed, under its term or an older one. Nothing while a pointer is damaged: it may name
+        one."""
+        folders = self.store.names()
+        pointers, damages = self.pointers()
+        if damages or not pointers:
+            return ()
+        newest = (pointers[0].term, pointers[0].step)
+        named = {pointer.folder for pointer in pointers}
+        dead = tuple(
+            match[0]
+            for match in map(_FOLDER.fullmatch, folders)
+            if match is not None and match[0] not in named and (int(match[2]), int(match[1])) <= newest
+        )
+        for folder in dead:
+            self.store.remove(folder)
+        return dead
+
+
+def _root(draft: Draft, arena: memoryview) -> str:
+    tensors = (
+        arena[start : start + draft.leaves[index].size_bytes]
+        for index in in_order(draft.skeleton)
+        for start in (draft.offsets[index],)
+    )
+    return root(draft.skeleton, piece_digests(tensors))
+
+
+def _manifest(where: str, data: bytes) -> Manifest:
+    try:
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format == FORMAT and head.version > VERSION:
+            raise ConfigError(
+                f"{where} is in version {head.version} of the format, this release ({__version__}) reads up to version "
+                f"{VERSION}: install regrow {head.regrow} or later, which wrote it"
+            )
+        manifest = msgspec.json.decode(data, type=Manifest)
+    except msgspec.DecodeError as error:
+        raise StateError(f"{where} cannot be read: {error}") from error
+    strange = [shard.file for shard in manifest.shards if "/" in shard.file]
+    strange += [leaf.name for leaf in manifest.leaves if not 0 <= leaf.shard < len(manifest.shards)]
+    if manifest.format != FORMAT or strange or sorted(in_order(manifest.skeleton)) != list(range(len(manifest.leaves))):
+        raise StateError(f"{where} is not a manifest of a checkpoint: {', '.join(strange) or 'its parts do not fit'}")
+    return manifest
+
+
+def _by_shard(manifest: Manifest, views: Sequence[memoryview]) -> list[list[tuple[Leaf, memoryview]]]:
+    found: list[list[tuple[Leaf, memoryview]]] = [[] for _ in manifest.shards]
+    for leaf, view in zip(manifest.leaves, views, strict=True):
+        found[leaf.shard].append((leaf, view))
+    return found
+
+
+def _load(pool: ThreadPoolExecutor, reader: ShardReader, leaves: list[tuple[Leaf, memoryview]]) -> list[str]:
+    """What is wrong with a shard, in words: all of it."""
+    try:
+        found, start = reader.begin(leaves)
+    except StateError as error:
+        return [str(error)]
+    reads = [pool.submit(reader.read, first, last, found) for first, last in reader.runs(start)]
+    damages = []
+    for read in reads:
+        try:
+            damages += read.result()
+        except StateError as error:
+            damages.append(str(error))
+    return damages

@@ -1,0 +1,23 @@
+"""Opens the store that a URL names: a folder, or a service that fsspec reaches."""
+
+import re
+from pathlib import Path
+
+from regrow.core.errors import ConfigError
+from regrow.state.local_store import LocalStore
+from regrow.state.store import Store
+
+_SCHEME = re.compile(r"^([a-z][a-z0-9+.-]*)://(.*)$", re.IGNORECASE | re.DOTALL)
+
+
+def open_store(url: str) -> Store:
+    """Nothing is made there yet. ConfigError when there is no way to such a place."""
+    if not url:
+        raise ConfigError("a store has no URL: name a folder, or an address such as s3://bucket/run1")
+    found = _SCHEME.match(url)
+    if found is None:
+        return LocalStore(Path(url).expanduser())
+    scheme, place = found[1].lower(), found[2]
+    if scheme in ("file", "local"):
+        return LocalStore(Path(place).expanduser())
+    raise ConfigError(f"{url}: stores at {scheme}:// cannot be reached; name a folder")
