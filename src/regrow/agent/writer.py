@@ -20,7 +20,6 @@ from pathlib import Path
 
 import msgspec
 
-from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
 from regrow.core.roster import Member

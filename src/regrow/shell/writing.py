@@ -1,8 +1,8 @@
-"""What a training process and its writer say to each other, JSON messages over a socket pair: neither room imports the other.
+"""What a training process and its writer say to each other, one JSON message each: neither room imports the other.
 
 The training process sends one `Persist` at a time, with the arena's descriptor, and no other until the writer has said
-`Persisted` of it, or a `Failed` that is final. Whoever wants a writer to stop closes the connection, or kills it: what it has
-not finished does not exist.
+`Persisted` of it, or a `Failed` that is final. Whoever wants a writer to stop closes the connection, or kills it: what it
+has not finished does not exist.
 """
 
 import msgspec
@@ -20,7 +20,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     has_term: bool = False
     """The training process knows its term already. Else the writer takes the next one, and says which."""
     faults: str = ""
-    """For tests: see shell.faultpoint. The writer is the member "writer"; its incarnation is the number of writers before."""
+    """For tests: see shell.faultpoint. The writer is the member "writer", its incarnation how many came before it."""
     incarnation: int = 0
 
 

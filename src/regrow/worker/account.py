@@ -83,6 +83,10 @@ class Account:
             self._report = msgspec.structs.replace(self._report, failures=failures)
             self._add(attempts_failed=attempts)
 
+    def noticed(self, what: str) -> None:
+        """Something is wrong, and it was not a save."""
+        self.failed(what, attempts=0)
+
     def waited(self, *, saving_s: float = 0.0, held_s: float = 0.0, crowded_s: float = 0.0) -> None:
         """`crowded_s` is a part of `saving_s`."""
         with self._changed:

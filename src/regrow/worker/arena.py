@@ -4,7 +4,7 @@ An anonymous file in memory (memfd): it has no name that could be left behind, a
 mapped. Its pages are made ahead, by another thread than training's: to touch a page for the first time costs several times
 as much as to copy into it.
 
-A forked child does not get the mapping, and closes the descriptor (see `let_go`): a data worker must not keep gigabytes alive.
+A forked child does not get the mapping, and closes the descriptor (see `let_go`): no data worker keeps gigabytes alive.
 """
 
 import ctypes
@@ -138,16 +138,18 @@ class Arena:
 
     def _pin(self) -> None:
         """Let the GPU copy into it at full speed."""
-        status = torch.cuda.cudart().cudaHostRegister(self.address, self.size_bytes, 0)
+        status = torch.cuda.cudart().cudaHostRegister(self.address, self.size_bytes, 0)  # type: ignore[no-untyped-call]
         if int(status) != 0:
-            raise InfraError(f"the GPU's driver refuses {self.size_bytes} bytes of pinned memory (status {status}): "
-                             "raise the limit on locked memory (ulimit -l)")
+            raise InfraError(
+                f"the GPU's driver refuses {self.size_bytes} bytes of pinned memory (status {status}): "
+                "raise the limit on locked memory (ulimit -l)"
+            )
         self._is_pinned = True
 
     def _free(self) -> None:
         self._ready_bytes = 0
         if self._is_pinned:
-            torch.cuda.cudart().cudaHostUnregister(self.address)
+            torch.cuda.cudart().cudaHostUnregister(self.address)  # type: ignore[no-untyped-call]
             self._is_pinned = False
         if self.address:
             _libc.munmap(self.address, self.size_bytes)
@@ -156,8 +158,8 @@ class Arena:
         self.fd, self.address, self.size_bytes = -1, 0, 0
 
 
-def _refused(size_bytes: int, why: str) -> InfraError:
+def _refused(size_bytes: int, why: str | None) -> InfraError:
     return InfraError(
-        f"there is no shared memory of {size_bytes / 1e9:.2f} GB for a copy of the state ({why}): a Checkpointer needs twice "
-        "the size of what it saves; give the process more memory"
+        f"there is no shared memory of {size_bytes / 1e9:.2f} GB for a copy of the state ({why}): a Checkpointer needs "
+        "twice the size of what it saves; give the process more memory"
     )

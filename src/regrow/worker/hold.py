@@ -28,24 +28,22 @@ _CLONE_BYTES = 16 << 20
 """A tensor on a GPU up to this size is copied there, so that nobody waits for the GPU."""
 
 
-class Owned(msgspec.Struct, kw_only=True):
-    """A tensor that stays as it is until an optimizer steps."""
+class Piece(msgspec.Struct, kw_only=True):
+    """A tensor, and where in the arena it goes."""
 
-    path: str
     offset: int
     tensor: torch.Tensor
+
+
+class Owned(Piece, kw_only=True):
+    """One that stays as it is until an optimizer steps."""
+
+    path: str
     version: int
 
     @property
     def is_changed(self) -> bool:
         return self.tensor._version != self.version
-
-
-class Kept(msgspec.Struct, kw_only=True):
-    """A copy of one that could change at any moment."""
-
-    offset: int
-    tensor: torch.Tensor
 
 
 class Copy(msgspec.Struct, kw_only=True):
@@ -54,7 +52,8 @@ class Copy(msgspec.Struct, kw_only=True):
     arena: Arena
     size_bytes: int
     owned: list[Owned]
-    kept: list[Kept]
+    kept: list[Piece]
+    """Copies of tensors that could change at any moment."""
     done: Callable[["Outcome"], None]
     """Called once on the thread that copies; the optimizers still wait."""
     marks: dict[torch.device, torch.cuda.Event] = {}
@@ -77,10 +76,11 @@ def copy_of(
     restless: Collection[str],
     done: Callable[[Outcome], None],
 ) -> Copy:
-    """Of these tensors (path, tensor, offset in the arena). Whatever could change at any moment is safe on return, and so are
-    the tensors whose path is in `restless`."""
+    """Of these tensors (path, tensor, offset in the arena). Whatever could change at any moment is safe on return, and so
+    are the tensors whose path is in `restless`."""
     ours = _places(owners)
-    owned, kept = [], []
+    owned: list[Owned] = []
+    kept: list[Piece] = []
     for path, tensor, offset in tensors:
         if not tensor.nbytes:
             continue
@@ -89,9 +89,9 @@ def copy_of(
         elif tensor.device.type == "cpu" and arena.has_room(size_bytes):
             _copy(tensor, arena, offset)
         else:
-            kept.append(Kept(offset=offset, tensor=_kept(tensor)))
+            kept.append(Piece(offset=offset, tensor=_kept(tensor)))
     marks = {}
-    for device in {piece.tensor.device for piece in [*owned, *kept] if piece.tensor.is_cuda}:
+    for device in {tensor.device for _, tensor, _ in tensors if tensor.is_cuda and tensor.nbytes}:
         with torch.cuda.device(device):
             marks[device] = torch.cuda.current_stream().record_event()
     return Copy(arena=arena, size_bytes=size_bytes, owned=owned, kept=kept, done=done, marks=marks)
@@ -111,7 +111,7 @@ class Hold:
         self._thread.start()
         # Of every optimizer: one that nobody has told us of may own the same parameters, and the fused ones change them
         # without being counted. Compiled steps leave their graph for it.
-        self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(self._pause))
+        self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(self._pause))  # type: ignore[no-untyped-call]
 
     def begin(self, copy: Copy) -> None:
         """Returns at once; the one before must be done (see `wait`)."""
@@ -158,7 +158,8 @@ def _carried_out(copy: Copy) -> Outcome:
 
 def _copy_all(copy: Copy) -> None:
     streams = {device: _stream(device, mark) for device, mark in copy.marks.items()}
-    for piece in [*copy.owned, *copy.kept]:
+    pieces: list[Piece] = [*copy.owned, *copy.kept]
+    for piece in pieces:
         if piece.tensor.is_cuda:
             with torch.cuda.stream(streams[piece.tensor.device]):
                 flat = piece.tensor.contiguous().reshape(-1).view(torch.uint8)
@@ -170,7 +171,7 @@ def _copy_all(copy: Copy) -> None:
 
 
 def _stream(device: torch.device, mark: torch.cuda.Event) -> torch.cuda.Stream:
-    stream = torch.cuda.Stream(device)
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     stream.wait_event(mark)
     return stream
 

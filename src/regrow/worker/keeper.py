@@ -1,7 +1,7 @@
 """The thread that keeps a writer process, and hands it one save after the other.
 
 A writer that dies is replaced, and given the same save again: its bytes lie in the arena, which is ours. A save of which
-nothing becomes durable for `patience_s` is given up, and its writer with it, which may be stuck in a store that never answers.
+nothing becomes durable for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
 """
 
 import os
@@ -100,7 +100,9 @@ class Keeper:
                 why = f"the writer of step {wait.step} died ({self._buried() or error})"
                 self._account.failed(why)
                 if deaths == _LIVES:
-                    raise InfraError(f"step {wait.step} is not saved: {_LIVES} writers have died over it; the last: {why}")
+                    raise InfraError(
+                        f"step {wait.step} is not saved: {_LIVES} writers died over it; the last: {why}"
+                    ) from error
                 time.sleep(backoff.delay_s())
 
     def _followed(self, writer: "_Writer", wait: "_Wait") -> Persisted:
@@ -112,8 +114,7 @@ class Keeper:
             payload = writer.line.receive(wait.left_s())
             if payload is None:
                 self._buried()
-                raise InfraError(f"step {wait.step} is given up: nothing of it became durable for "
-                                 f"{self._patience_s:g} s ({wait.words()}); see to the store, or raise patience_s")  # fmt: skip
+                raise wait.lost()
             match msgspec.json.decode(payload, type=FromWriter):
                 case Term(term=term):
                     self._term = term
@@ -191,6 +192,12 @@ class _Wait:
 
     def failed(self, attempt: int, why: str) -> None:
         self._trouble = f", try {attempt} failed: {why}"
+
+    def lost(self) -> InfraError:
+        return InfraError(
+            f"step {self.step} is given up: nothing of it became durable for {self._patience_s:g} s ({self.words()}); see "
+            "to the store, or raise patience_s"
+        )
 
     def words(self) -> str:
         total = self.save.draft.arena_bytes

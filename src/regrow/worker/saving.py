@@ -49,6 +49,7 @@ class Saving:
         self._layout: tuple[Sequence[object], Draft, tuple[int, ...]] | None = None
         self._awaited: Tracked | None = None
         """Whose optimizers have no state yet, so that nobody knows how large an arena must be."""
+        self._prepared: Tracked | None = None
         self._prepared_bytes = 0
         self._preparation: threading.Thread | None = None
 
@@ -78,10 +79,12 @@ class Saving:
     def prepare(self, tracked: Tracked) -> None:
         """Have memory for a save of these, from another thread. Optimizers make their state in their first step: with new
         ones, this is put off until then."""
+        if tracked is self._prepared:
+            return
         if any(not optimizer.state for optimizer in _optimizers(tracked)):
             self._awaited = tracked
             return
-        self._awaited = None
+        self._awaited, self._prepared = None, tracked
         plan, _, flat = self._planned(0, tracked)
         if plan.arena_bytes <= self._prepared_bytes:
             return
@@ -160,8 +163,8 @@ class Saving:
             return None
         self._restless |= set(outcome.changed)
         return StateError(
-            f"step {step} is not saved: {_some(outcome.changed)} changed while being copied, and not in an optimizer's step. "
-            "From now on such tensors are copied before save returns; call copied() before you change them to avoid it"
+            f"step {step} is not saved: {_some(outcome.changed)} changed while being copied, and not in an optimizer's "
+            "step. From now on they are copied before save returns; to avoid that, change them after copied()"
         )
 
 
@@ -173,8 +176,8 @@ def _check(flat: Flat) -> None:
     for path, tensor in zip(flat.paths, flat.tensors, strict=True):
         if is_traceable_wrapper_subclass(tensor):
             raise ConfigError(
-                f"{path} is a {type(tensor).__qualname__}: a Checkpointer saves whole tensors, and this one may be a part of "
-                "one; gather it in the object's state_dict()"
+                f"{path} is a {type(tensor).__qualname__}: a Checkpointer saves whole tensors, and this one may be a "
+                "part of one; gather it in the object's state_dict()"
             )
         if tensor.is_meta:
             raise ConfigError(f"{path} is on the meta device and has no values: materialize the model first")
