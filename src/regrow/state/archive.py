@@ -22,7 +22,7 @@ from regrow.core.retention import Retention, doomed
 from regrow.core.skeleton import in_order
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.fingerprint import piece_digests, root
-from regrow.state.pointers import Pointers
+from regrow.state.pointers import Pointers, sealed
 from regrow.state.safetensors import header
 from regrow.state.shard import ShardReader, Told
 from regrow.state.store import Store
@@ -172,7 +172,7 @@ class Archive:
             if there is not None:
                 self._abandon(unnamed.folder, None)
                 return there
-            pointer = msgspec.structs.replace(unnamed, number=1 + max(numbers, default=0))
+            pointer = sealed(msgspec.structs.replace(unnamed, number=1 + max(numbers, default=0)))
             faultpoint("save-pointer", step=draft.step)
             if not self._pointers.create(pointer):
                 tried.add(pointer.number)  # a listing may be older than that

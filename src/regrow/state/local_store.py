@@ -32,7 +32,7 @@ _TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{16}\.part$")
 
 class LocalStore:
     def __init__(self, folder: Path) -> None:
-        self._root = folder.absolute()
+        self._root = folder.resolve()
         self.url = str(self._root)
         self._ready: set[Path] = set()
         """Folders that are there for good, and in which nobody dead has left anything."""

@@ -75,8 +75,8 @@ class Pointers:
         return pointer
 
     def create(self, pointer: Pointer) -> bool:
-        """False: somebody else's has that number."""
-        return self._store.create(path_of(pointer.number), encode(pointer))
+        """Of a sealed one. False: somebody else's has that number."""
+        return self._store.create(path_of(pointer.number), msgspec.json.encode(pointer))
 
     def remove(self, number: int) -> None:
         self._store.remove(path_of(number))
@@ -92,10 +92,10 @@ def path_of(number: int) -> str:
     return f"{FOLDER}/{number:012d}.json"
 
 
-def encode(pointer: Pointer) -> bytes:
-    """Its file, the digest filled in."""
-    data = msgspec.json.encode(msgspec.structs.replace(pointer, digest="0" * 32))
-    return data[: _DIGEST.start] + _digest(data) + data[_DIGEST.stop :]
+def sealed(pointer: Pointer) -> Pointer:
+    """With its digest, whatever it had."""
+    blank = msgspec.structs.replace(pointer, digest="0" * 32)
+    return msgspec.structs.replace(pointer, digest=_digest(msgspec.json.encode(blank)).decode())
 
 
 def _digest(data: bytes) -> bytes:

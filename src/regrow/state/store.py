@@ -20,7 +20,10 @@ class Store(Protocol):
         """Write a file of these parts, in order. An existing one is replaced whole."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """Write a small file that is not there yet; False, and nothing written, when somebody else's is there."""
+        """Write a small file that is not there yet; False, and nothing written, when somebody else's is there.
+
+        After an InfraError it may be there or not: read it before trying again.
+        """
 
     def read(self, path: str) -> bytes | None:
         """A small file, whole; None when there is none."""

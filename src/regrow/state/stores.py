@@ -20,4 +20,6 @@ def open_store(url: str) -> Store:
     scheme, place = found[1].lower(), found[2]
     if scheme in ("file", "local"):
         return LocalStore(Path(place).expanduser())
-    raise ConfigError(f"{url}: stores at {scheme}:// cannot be reached; name a folder")
+    from regrow.state.fsspec_store import reach  # its imports take a moment, which a folder need not wait for
+
+    return reach(url)

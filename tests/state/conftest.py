@@ -1,0 +1,40 @@
+"""Stores of every kind, each empty."""
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import s3_service
+
+from regrow.state.store import Store
+from regrow.state.stores import open_store
+
+
+@pytest.fixture(scope="session")
+def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with s3_service.serving(tmp_path_factory.mktemp("s3")) as port:
+        yield port
+
+
+@pytest.fixture
+def s3_url(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    pytest.importorskip("s3fs", reason="pip install 'regrow[s3]'")
+    for name, value in s3_service.environment(s3_port).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_service.BUCKET}/{secrets.token_hex(4)}"
+
+
+@pytest.fixture(params=["folder", "memory", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    match request.param:
+        case "folder":
+            return str(tmp_path / "runs" / "store")
+        case "memory":
+            return f"memory://{secrets.token_hex(4)}"
+    return str(request.getfixturevalue("s3_url"))
+
+
+@pytest.fixture
+def store(url: str) -> Store:
+    return open_store(url)
