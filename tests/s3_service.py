@@ -94,9 +94,10 @@ class Flaky:
 
     def __init__(self, port: int) -> None:
         self._upstream = port
-        self.fault, self.every = "refuse", 0
+        self._fault, self._every, self._text, self._times = "refuse", 0, b"", 0
         self.requests = self.spoilt = 0
         self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
         self._opened: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever)
 
@@ -115,15 +116,27 @@ class Flaky:
         self._loop.close()
 
     def spoil(self, fault: str, every: int) -> None:
-        self.fault, self.every = fault, every
+        """Every so manieth from now on; 0: none."""
+        self._fault, self._every, self._text, self._times = fault, every, b"", 1 << 60
+
+    def spoil_matching(self, fault: str, text: bytes, times: int = 1 << 60) -> None:
+        """The first so many whose first line holds this."""
+        self._fault, self._every, self._text, self._times = fault, 1, text, times
+
+    def _fault_of(self, head: bytes) -> str | None:
+        self.requests += 1
+        if not self._every or self.requests % self._every or not self._times or self._text not in head.splitlines()[0]:
+            return None
+        self.spoilt += 1
+        self._times -= 1
+        return self._fault
 
     async def _close(self) -> None:
         self._server.close()
+        self._closing.set()
         for writer in self._opened:
             writer.close()
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -134,13 +147,12 @@ class Flaky:
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                self.requests += 1
-                fault = self.fault if self.every and self.requests % self.every == 0 else None
-                self.spoilt += fault is not None
+                fault = self._fault_of(head)
                 if fault == "refuse":
                     break
                 if fault == "stall":
-                    await asyncio.Event().wait()
+                    await self._closing.wait()
+                    break
                 if fault == "lose":
                     is_lost.set()
                 here.write(head)

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
-from fsspec.asyn import sync  # type: ignore[import-untyped]
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from regrow.core.errors import ConfigError, InfraError, StateError
@@ -25,9 +24,11 @@ READ_BYTES = 16 << 20
 class Means(Protocol):
     """How a protocol writes, whole or not at all, and removes."""
 
-    fs: Any
     errors: tuple[type[Exception], ...]
     """What it raises, OSError among it."""
+
+    def ask(self, method: str, *arguments: object, **options: object) -> Any:
+        """A method of fsspec's file system, TimeoutError when patience ends."""
 
     def put(self, place: str, views: list[memoryview]) -> None: ...
 
@@ -86,7 +87,7 @@ class FsspecStore:
     def read(self, path: str) -> bytes | None:
         with self._told(path):
             try:
-                return bytes(self._ask("cat_file", self._place(path), max_concurrency=1))  # in one request
+                return bytes(self._means.ask("cat_file", self._place(path), max_concurrency=1))  # in one request
             except FileNotFoundError as error:
                 _raise_if_unreachable(error)
                 return None
@@ -97,7 +98,7 @@ class FsspecStore:
             for at in range(0, len(target), READ_BYTES):
                 piece = target[at : at + READ_BYTES]
                 try:
-                    data = self._ask("cat_file", self._place(path), start=start + at, end=start + at + len(piece))
+                    data = self._means.ask("cat_file", self._place(path), start=start + at, end=start + at + len(piece))
                 except OSError:
                     self._must_reach(path, start + len(target))
                     raise
@@ -120,7 +121,7 @@ class FsspecStore:
     def size_bytes(self, path: str) -> int | None:
         with self._told(path):
             try:
-                info = self._ask("info", self._place(path))
+                info = self._means.ask("info", self._place(path))
             except FileNotFoundError as error:
                 _raise_if_unreachable(error)
                 return None
@@ -130,7 +131,7 @@ class FsspecStore:
         place = self._place(folder)
         with self._told(folder):
             try:
-                found = self._ask("ls", place, detail=True, refresh=True)
+                found = self._means.ask("ls", place, detail=True, refresh=True)
             except FileNotFoundError as error:
                 _raise_if_unreachable(error)
                 return []
@@ -143,12 +144,6 @@ class FsspecStore:
 
     def _place(self, path: str) -> str:
         return "/".join((self._root, *names_in(path))).lstrip("/") if path else self._root
-
-    def _ask(self, method: str, *args: object, **kwargs: object) -> Any:
-        fs = self._means.fs
-        if fs.async_impl:
-            return sync(fs.loop, getattr(fs, f"_{method}"), *args, timeout=self._patience_s, **kwargs)
-        return getattr(fs, method)(*args, **kwargs)
 
     @contextlib.contextmanager
     def _told(self, path: str) -> Iterator[None]:
@@ -182,22 +177,25 @@ class InMemory:
     _lock = threading.Lock()
 
     def __init__(self) -> None:
-        self.fs = MemoryFileSystem(skip_instance_cache=True)
+        self._fs = MemoryFileSystem(skip_instance_cache=True)
+
+    def ask(self, method: str, *arguments: object, **options: object) -> Any:
+        return getattr(self._fs, method)(*arguments, **options)
 
     def put(self, place: str, views: list[memoryview]) -> None:
         self._write(place, b"".join(views))
 
     def create(self, place: str, data: bytes) -> bool:
         with self._lock:
-            if self.fs.exists(place):
+            if self._fs.exists(place):
                 return False
             self._write(place, data)
             return True
 
     def remove(self, place: str) -> None:
         with contextlib.suppress(FileNotFoundError):
-            self.fs.rm(place, recursive=True)
+            self._fs.rm(place, recursive=True)
 
     def _write(self, place: str, data: bytes) -> None:
         faultpoint("save-block")
-        self.fs.pipe_file(place, data)  # a whole new file, put in the old one's place by one assignment
+        self._fs.pipe_file(place, data)  # a whole new file, put in the old one's place by one assignment

@@ -1,7 +1,7 @@
 """How an S3 service is written to: an upload in parts, which is nothing until it is completed, and a conditional put.
 
-Files carry a mark of the very call that wrote them. A request whose answer was lost is sent again, by the libraries under
-this room, and is then refused because its first copy had arrived: the mark tells this from somebody else's file.
+Files carry a mark of the very call that wrote them. A request whose answer was lost is sent again, and may then be refused
+because its first copy had arrived: the mark tells this from somebody else's file.
 
 Parts of a writer that was killed stay with the service, unseen and paid for: give the bucket a rule that aborts incomplete
 uploads after a day.
@@ -10,18 +10,20 @@ uploads after a day.
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import aiohttp
-from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError  # type: ignore[import-untyped]
+from botocore.exceptions import ConnectionError as BotocoreConnectionError
+from botocore.parsers import ResponseParserError  # type: ignore[import-untyped]
 from fsspec.asyn import sync  # type: ignore[import-untyped]
 from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
 from regrow.core.errors import ConfigError
 from regrow.shell.faultpoint import faultpoint
 
-PART_BYTES = 16 << 20
+PART_BYTES = 8 << 20
 MOST_PARTS = 10_000
 IN_FLIGHT = 4
 """Parts on their way at once, each a copy in memory."""
@@ -30,6 +32,16 @@ _REFUSED = ("PreconditionFailed", "412")
 _AGAIN = ("ConditionalRequestConflict", "OperationAborted", "409")
 _MOST_DELETED = 1000
 _RETRY_S = 0.2
+_WAITS_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+_PASSING = (
+    TimeoutError,
+    ConnectionError,
+    HTTPClientError,
+    BotocoreConnectionError,
+    ResponseParserError,
+    aiohttp.ClientError,
+)
+_PASSING_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "SlowDown", "500", "502", "503", "504")
 
 
 class S3:
@@ -37,16 +49,22 @@ class S3:
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
-        timeouts = {
-            "connect_timeout": patience_s / 3,
-            "read_timeout": patience_s / 3,
-        }  # a lost packet leaves time for a second try
+        self._attempt_s = patience_s / 3  # what a lost packet swallowed is asked for again, and more than once
         self.fs = S3FileSystem(
             skip_instance_cache=True,  # its client and its timeouts are this store's alone
             use_listings_cache=False,
-            config_kwargs={**timeouts, "max_pool_connections": 32},
+            config_kwargs={
+                "connect_timeout": self._attempt_s,
+                "read_timeout": self._attempt_s,
+                "max_pool_connections": 32,
+                "retries": {"total_max_attempts": 1},
+            },
         )
+        self.fs.retries = 1  # one patience, and it is ours: theirs does not see an upload that stalls
         self._keeps_conditions = False
+
+    def ask(self, method: str, *arguments: object, **options: object) -> Any:
+        return sync(self.fs.loop, self._patiently, lambda: getattr(self.fs, f"_{method}")(*arguments, **options))
 
     def put(self, place: str, views: list[memoryview]) -> None:
         sync(self.fs.loop, self._put, _Object(place), views)
@@ -148,8 +166,21 @@ class S3:
             more = {"ContinuationToken": page["NextContinuationToken"]}
 
     async def _ask(self, method: str, to: "_Object", **arguments: object) -> Any:
-        answer = self.fs._call_s3(method, Bucket=to.bucket, Key=to.key, **arguments)
-        return await asyncio.wait_for(answer, self._patience_s)
+        return await self._patiently(lambda: self.fs._call_s3(method, Bucket=to.bucket, Key=to.key, **arguments))
+
+    async def _patiently(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """Again after a failure that may pass, until patience ends or a connection that breaks at once has done so often."""
+        clock = asyncio.get_running_loop().time
+        stop_s = clock() + self._patience_s
+        waits_s = iter(_WAITS_S)
+        while True:
+            try:
+                return await asyncio.wait_for(ask(), min(self._attempt_s, stop_s - clock()))
+            except self.errors as error:
+                wait_s = next(waits_s, None)
+                if wait_s is None or clock() + wait_s >= stop_s or not _may_pass(error):
+                    raise
+            await asyncio.sleep(wait_s)
 
 
 class _Object:
@@ -185,6 +216,10 @@ def _pieces(views: list[memoryview], size_bytes: int) -> Iterator[bytes]:
                 held, room = [], size_bytes
     if held:
         yield b"".join(held)
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, _PASSING) or _code(error) in _PASSING_CODES
 
 
 def _code(error: Exception) -> str:
