@@ -1,4 +1,4 @@
-"""Copies in the background, with real threads: what lies in the arena is the state at the save, or the copy says that it is void."""
+"""Copies in the background, with real threads: what lies in the arena is the state at the save, or the copy is void."""
 
 import threading
 from collections.abc import Callable, Iterator

@@ -100,8 +100,7 @@ class Writer:
             self._term = archive.newest_term() + 1
             self._tell(Term(term=self._term))
         if not self._is_swept:
-            archive.sweep()  # first: what dead saves left may be the very room that is missing
-            self._is_swept = True
+            archive.sweep()  # what dead saves left may be the very room that is missing
         pointer = archive.write(msgspec.structs.replace(draft, term=draft.term or self._term), self._arena.view)
         seconds = time.monotonic() - begun_s
         trouble = self._prune(archive)
@@ -110,6 +109,9 @@ class Writer:
     def _prune(self, archive: Archive) -> str:
         """The save is durable whatever becomes of older ones."""
         try:
+            if not self._is_swept:
+                archive.sweep()  # and what the writer before this one left of the same save
+                self._is_swept = True
             archive.prune(self._setting.retention)
         except (InfraError, StateError) as error:
             return f"an old checkpoint cannot be removed: {error}"

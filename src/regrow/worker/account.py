@@ -100,7 +100,7 @@ class Account:
             with self._changed:
                 untold, self._untold = self._untold, []
             for why in untold:
-                warnings.warn(f"checkpoint: {why}", RuntimeWarning, stacklevel=4)
+                warnings.warn(f"checkpoint: {why}", RuntimeWarning, stacklevel=3)
 
     def wait(self, what: str) -> None:
         """Until no save is open."""

@@ -107,14 +107,16 @@ class Checkpointer:
         if self._saving is not None:
             self._saving.copied()
         archive = Archive(self._store)
-        pointer = restore(archive, tracked, Ranks(), self._account.noticed)
+        try:
+            pointer = restore(archive, tracked, Ranks(), self._account.noticed)
+        finally:
+            self._account.tell()
         self._newest = -1 if pointer is None else pointer.step
         if self._is_writing():
             self._writer().take_term(archive.newest_term() + 1)
             self._writer().prepare(tracked)
         if pointer is not None:
             self._account.restored(pointer.step)
-        self._account.tell()
         return None if pointer is None else pointer.step
 
     def copied(self) -> None:
