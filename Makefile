@@ -44,6 +44,7 @@ bench: setup
 	$(BIN)/python benchmarks/transfer.py
 	$(BIN)/python benchmarks/uneven.py
 	$(BIN)/python benchmarks/control.py
+	$(BIN)/python benchmarks/store.py
 
 clean:
 	rm -rf $(VENV) runs

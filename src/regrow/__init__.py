@@ -26,6 +26,7 @@ from regrow.core.errors import (
     RegrowError,
     StateError,
 )
+from regrow.core.release import RELEASE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from regrow.worker.job import Job, Strength
     from regrow.worker.step import Step
 
-__version__ = "0.1.0"
+__version__ = RELEASE
 __all__ = [
     "ConfigError",
     "DataError",

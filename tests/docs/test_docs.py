@@ -10,7 +10,9 @@ from pathlib import Path
 import click
 import pytest
 
+import regrow
 from regrow.cli.check import check
+from regrow.cli.checkpoint import checkpoint
 from regrow.cli.coordinator import coordinator
 from regrow.cli.run import run
 from regrow.cli.soak import soak
@@ -87,7 +89,7 @@ def test_the_readmes_flags_are_those_of_the_command() -> None:
     assert sorted(listed) == sorted(flags)
     both = {
         flag
-        for command in (coordinator, status, check, why, soak, scale, leave, migrate)
+        for command in (coordinator, status, check, why, soak, scale, leave, migrate, *checkpoint.commands.values())
         for p in command.params
         for flag in p.opts
         if flag.startswith("--")
@@ -140,6 +142,10 @@ def test_every_decision_is_listed_and_says_what_it_cost() -> None:
     for page in pages:
         for part in ("**Context.**", "**Choice.**", "**What we gave up.**", "**How we would know we were wrong.**"):
             assert part in page.read_text(), f"{page.name}: {part}"
+
+
+def test_the_release_is_that_of_the_package() -> None:
+    assert tomllib.loads(text("pyproject.toml"))["project"]["version"] == regrow.__version__
 
 
 def test_every_dependency_has_its_reason() -> None:

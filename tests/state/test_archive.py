@@ -1,5 +1,6 @@
 """The archive: what was saved comes back to the byte, shards are plain safetensors, and nothing harmed is believed."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -242,7 +243,7 @@ def test_a_newer_version_of_the_format_is_refused_with_the_release_to_install() 
 )
 def test_a_manifest_that_makes_no_sense_is_damage(changes: dict[str, Any]) -> None:
     step, _, damages = newest(Archive(Shelf(rewritten(**changes))))
-    assert step == 1 and len(damages) == 1
+    assert step == 1 and len(damages) == 1 and re.search("is not a manifest of a checkpoint|cannot be read", damages[0])
 
 
 def test_fields_that_a_later_release_adds_do_not_look_like_damage() -> None:
@@ -298,7 +299,7 @@ print("fine")
 
 
 def test_nothing_is_ever_unpickled(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", NOTHING_UNPICKLED, str(tmp_path), str(Path(__file__).parent)]
+    command = [sys.executable, "-c", NOTHING_UNPICKLED, str(tmp_path), str(Path(__file__).parents[1])]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.stdout == "fine\n", done.stdout + done.stderr
 

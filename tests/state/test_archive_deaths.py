@@ -108,7 +108,7 @@ class Saver:
 def test_a_store_that_is_full_gets_its_room_back() -> None:
     shelf = Shelf()
     save(shelf, 1)
-    full = Refusing(shelf.files, room_bytes=9000)
+    full = Refusing(shelf.files, room_bytes=15_000)
     with pytest.raises(InfraError, match="no room"):
         save(full, 2, tree=TREE, shard_bytes=8)
     assert full.files == shelf.files
@@ -363,3 +363,18 @@ def test_the_latest_can_be_read_while_others_are_saved_and_removed(tmp_path: Pat
     is_over.set()
     reader.join(60)
     assert not wrong and is_clean(Archive(store))
+
+
+def test_saves_races_and_retention_on_every_kind_of_store(store: Store) -> None:
+    won, lost = sorted(race(store, (1, 1, small(1)), (1, 1, small(2))), key=lambda each: isinstance(each, Fenced))
+    assert isinstance(won, Pointer) and "does not follow step 1" in str(lost)
+    archive = Archive(store)
+    for step in (2, 3):
+        save(store, step, tree=TREE, shard_bytes=8)
+    with pytest.raises(Dead):
+        save(Mortal(store, 3), 4, tree=TREE, shard_bytes=8)
+    save(store, 4, tree=TREE, shard_bytes=8)
+    assert len(archive.sweep()) == 1
+    assert [pointer.step for pointer in archive.prune(Retention(last=2))] == [1, 2]
+    step, state, damages = newest(archive)
+    assert (step, damages) == (4, []) and same(state, TREE) and is_clean(archive)

@@ -40,7 +40,9 @@ def test_a_full_disk_is_told_in_numbers_and_leaves_nothing(small: Path) -> None:
     body = memoryview(mmap.mmap(-1, 12 * MIB))
     store.put("step-1/shard", [body])
     free = shutil.disk_usage(small).free
-    with pytest.raises(InfraError, match=rf"no room for .*step-2/shard: it wants {16 * MIB} bytes, \d+ are free") as told:
+    with pytest.raises(
+        InfraError, match=rf"no room for .*step-2/shard \(No space left on device\): it wants {16 * MIB} bytes, \d+ are free"
+    ) as told:
         store.put("step-2/shard", [body, body[: 4 * MIB]])
     said = int(str(told.value).split(" are free")[0].rsplit(" ", 1)[1])
     assert abs(said - free) < MIB  # what the failed file took is back
@@ -49,6 +51,17 @@ def test_a_full_disk_is_told_in_numbers_and_leaves_nothing(small: Path) -> None:
     store.remove("step-1")
     store.put("step-2/shard", [body, body[: 4 * MIB]])
     assert store.size_bytes("step-2/shard") == 16 * MIB
+
+
+def test_a_disk_without_room_for_one_more_file_says_so(tmp_path: Path) -> None:
+    with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=8m,nr_inodes=4", "tmpfs") as disk:
+        store = LocalStore(disk)
+        for number in range(3):
+            store.put(str(number), [])
+        with pytest.raises(
+            InfraError, match=r"it wants 1 bytes, \d+ are free, though no more files can be made: free space"
+        ):
+            store.put("one-more", [memoryview(b"x")])
 
 
 @contextlib.contextmanager
@@ -166,6 +179,17 @@ def test_what_a_living_writer_holds_is_left_alone(tmp_path: Path) -> None:
 def wait_stopped(process: subprocess.Popen[str]) -> None:
     _, status = os.waitpid(process.pid, os.WUNTRACED)
     assert os.WIFSTOPPED(status), status
+
+
+@pytest.mark.parametrize("at", [0, 1, 4096], ids=["aligned", "unaligned", "paged"])
+def test_blocks_go_past_the_page_cache(tmp_path: Path, at: int) -> None:
+    with mounted(tmp_path / "disk", *IMAGE_OPTIONS, str(image(tmp_path / "image", 64 * MIB))) as place:
+        body = memoryview(mmap.mmap(-1, 2 * BLOCK_BYTES + MIB))
+        LocalStore(place).put("shard", [body[:at], body[at:]])
+        with (place / "shard").open("rb", buffering=0) as file:
+            for start in (0, BLOCK_BYTES, 2 * BLOCK_BYTES):
+                with pytest.raises(BlockingIOError):  # it would have to ask the device
+                    os.preadv(file.fileno(), [bytearray(4096)], start, os.RWF_NOWAIT)
 
 
 def test_a_file_system_without_o_direct_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,10 @@ import pytest
 import s3_service
 
 from regrow.core.errors import ConfigError, InfraError
-from regrow.state import s3
 from regrow.state.fsspec_store import FsspecStore, reach
 from regrow.state.stores import open_store
 
-pytest.importorskip("s3fs", reason="pip install 'regrow[s3]'")
+s3 = pytest.importorskip("regrow.state.s3", reason="pip install 'regrow[s3]'", exc_type=ImportError)
 BODY = bytes(range(256)) * (1 << 18)
 """64 MiB: twice as many parts as are in flight at once."""
 
@@ -86,7 +85,7 @@ def test_a_failed_upload_leaves_nothing_with_the_service(flaky: s3_service.Flaky
     assert uploads == []
 
 
-def test_an_upload_whose_completion_is_told_to_nobody_is_recognised(flaky: s3_service.Flaky, s3_url: str) -> None:
+def test_an_upload_whose_completion_is_told_to_nobody_is_completed(flaky: s3_service.Flaky, s3_url: str) -> None:
     store = reach(s3_url, patience_s=20)
     flaky.spoil_matching("lose", b"uploadId=", times=1)
     store.put("step/shard", [memoryview(BODY)])
@@ -125,33 +124,63 @@ def test_wrong_credentials_and_no_service_are_told_without_a_secret(
         assert "another-secret" not in text and s3_service.SECRET not in text
 
 
-class _Careless(http.server.BaseHTTPRequestHandler):
-    """A service that takes everything, whatever the condition."""
+class _Service(http.server.BaseHTTPRequestHandler):
+    """What other services do and this one does not: it takes every put, whatever the condition, and it completes every
+    upload and then knows nothing of it."""
 
     protocol_version = "HTTP/1.1"
+    mark = ""
 
     def do_PUT(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("ETag", '"0"')
-        self.send_header("Content-Length", "0")
+        self._answer(200)
+
+    def do_POST(self) -> None:
+        if self.path.endswith("uploads"):
+            type(self).mark = self.headers["x-amz-meta-regrow-call"]
+            self._answer(200, "<InitiateMultipartUploadResult><UploadId>1</UploadId></InitiateMultipartUploadResult>")
+        else:
+            self._answer(404, "<Error><Code>NoSuchUpload</Code><Message>of such a name</Message></Error>")
+
+    def do_HEAD(self) -> None:
+        self._answer(200)
+
+    def do_DELETE(self) -> None:
+        self._answer(204)
+
+    def _answer(self, code: int, text: str = "") -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(code)
+        for name, value in {"ETag": '"0"', "Content-Length": str(len(text)), "x-amz-meta-regrow-call": self.mark}.items():
+            self.send_header(name, value)
         self.end_headers()
+        self.wfile.write(text.encode())
 
     def log_message(self, format: str, *arguments: object) -> None: ...
 
 
-def test_a_service_that_does_not_keep_the_condition_is_refused(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Careless)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+@pytest.fixture
+def other_service(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Service) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
-        with pytest.raises(ConfigError, match=r"overwrites although told not to \(If-None-Match: \*\)"):
-            open_store(s3_url).create("pointers/1", b"mine")
-    finally:
+        yield
         server.shutdown()
         thread.join()
-        server.server_close()
+
+
+def test_a_service_that_does_not_keep_the_condition_is_refused(other_service: None, s3_url: str) -> None:
+    with pytest.raises(ConfigError, match=r"overwrites although told not to \(If-None-Match: \*\)"):
+        open_store(s3_url).create("pointers/1", b"mine")
+
+
+def test_a_completed_upload_that_the_service_forgot_is_recognised(
+    other_service: None, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(s3_url).put("step/shard", [memoryview(BODY)])
+    monkeypatch.setattr(_Service, "do_HEAD", lambda self: self._answer(404))
+    with pytest.raises(InfraError, match="of such a name"):
+        open_store(s3_url).put("step/shard", [memoryview(BODY)])
 
 
 def test_a_store_that_is_opened_asks_nothing_yet(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.core.messages import Offer
-from regrow.state import ribbon
+from regrow.state import fingerprint, ribbon
 from regrow.state.snapshot import Darkroom, Snapshot
 from regrow.state.tracked import Tracked, encode_skeleton
 
@@ -38,7 +38,7 @@ def test_a_snapshot_stays_when_the_state_changes_and_has_its_root() -> None:
         model.weight.fill_(1.0)
     digests = [snapshot.digest(number) for number in range(snapshot.count)]
     assert len(digests) == 2
-    assert ribbon.root(tracked.flatten().skeleton, digests) == before != tracked.fingerprint()
+    assert fingerprint.root(tracked.flatten().skeleton, digests) == before != tracked.fingerprint()
 
 
 def test_memory_that_was_made_ready_is_used_once_and_is_the_snapshots_own() -> None:
@@ -80,7 +80,7 @@ def test_digests_of_scattered_tensors_are_those_of_one_ribbon(sizes: list[int], 
     tensors = [torch.tensor(list(os.urandom(size)), dtype=torch.uint8) for size in sizes]
     whole = b"".join(tensor.numpy().tobytes() for tensor in tensors)
     pieces = [whole[at : at + piece_bytes] for at in range(0, len(whole), piece_bytes)]
-    assert list(ribbon.digests(tensors, piece_bytes)) == [ribbon.digest([memoryview(piece)]) for piece in pieces]
+    assert list(ribbon.digests(tensors, piece_bytes)) == [fingerprint.digest([memoryview(piece)]) for piece in pieces]
 
 
 def test_large_tensors_that_are_not_contiguous_are_digested_as_their_contiguous_twins() -> None:

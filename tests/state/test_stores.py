@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,15 @@ def arena(size_bytes: int) -> memoryview:
     return view
 
 
-@pytest.mark.parametrize("size_bytes", [0, 1, 4096, 4097, BIG, BIG + 5])
-def test_what_was_put_is_read_from_any_byte_on(store: Store, size_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("size_bytes", "cuts"),
+    [(0, []), (1, []), (4096, [4095]), (4097, [4096]), (BIG, [4096]), (BIG + 5, [4096, 9001]), (BIG, [20 << 20])],
+    ids=str,
+)
+def test_what_was_put_is_read_from_any_byte_on(store: Store, size_bytes: int, cuts: list[int]) -> None:
+    """The cuts between its parts: a page of header and a body is how shards come."""
     memory = arena(max(size_bytes, 1))[:size_bytes]
-    parts = [memory[:4096], memory[4096:9001], memory[9001:]]
-    store.put("a/b/file", parts)
+    store.put("a/b/file", [memory[start:stop] for start, stop in pairwise([0, *cuts, size_bytes])])
     assert store.size_bytes("a/b/file") == size_bytes
     got = memoryview(bytearray(size_bytes))
     store.read_into("a/b/file", 0, got)
@@ -165,6 +170,7 @@ def test_of_many_processes_that_create_one_succeeds(url: str) -> None:
     assert open_store(url).read("pointers/1") == b"%d" % created.index(True) * 10_000
 
 
+KILLED_BYTES = 20 << 20
 _PUTTER = """
 import sys
 from pathlib import Path
@@ -186,13 +192,13 @@ open_store(url).put("step/shard", [memoryview(b"new" * (int(size_bytes) // 3))])
 def test_a_put_that_is_killed_at_any_block_leaves_what_was_there(
     url: str, old: bytes | None, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    new = b"new" * (BIG // 3)
+    new = b"new" * (KILLED_BYTES // 3)
     for nth in range(1, 100):
         store = open_store(url)
         store.remove("step/shard")
         if old is not None:
             store.put("step/shard", [memoryview(old)])
-        arguments = [url, str(nth), str(tmp_path_factory.mktemp("run")), str(BIG)]
+        arguments = [url, str(nth), str(tmp_path_factory.mktemp("run")), str(KILLED_BYTES)]
         code = subprocess.run([sys.executable, "-c", _PUTTER, *arguments], timeout=60, check=False).returncode
         found = store.read("step/shard")
         if code == 0:

@@ -3,6 +3,7 @@
 import click
 
 from regrow.cli.check import check
+from regrow.cli.checkpoint import checkpoint
 from regrow.cli.coordinator import coordinator
 from regrow.cli.run import run
 from regrow.cli.soak import soak
@@ -24,6 +25,7 @@ main.add_command(run)
 main.add_command(coordinator)
 main.add_command(status)
 main.add_command(check)
+main.add_command(checkpoint)
 main.add_command(why)
 main.add_command(soak)
 main.add_command(scale)

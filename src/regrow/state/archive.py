@@ -14,10 +14,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 import msgspec
 import xxhash
 
-from regrow import __version__
 from regrow.core.checkpoint import CHUNK_BYTES, FORMAT, VERSION, Leaf, Manifest, Pointer, Shard, may_follow
 from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, Fenced, InfraError, StateError
+from regrow.core.release import RELEASE
 from regrow.core.retention import Retention, doomed
 from regrow.core.skeleton import in_order
 from regrow.shell.faultpoint import faultpoint
@@ -94,7 +94,7 @@ class Archive:
                 shards = self._write_shards(pool, draft, arena, folder)
             manifest = msgspec.json.encode(
                 Manifest(
-                    regrow=__version__,
+                    regrow=RELEASE,
                     step=draft.step,
                     term=draft.term,
                     made_unix_s=time.time(),
@@ -255,17 +255,21 @@ class Archive:
 
     def prune(self, retention: Retention) -> tuple[Pointer, ...]:
         """Remove what need not be kept, the oldest first; what was removed. The pointer goes before its folder: whoever dies
-        in between leaves what `sweep` finds. A checkpoint with files missing is no reason to remove another, and stays."""
-        pointers, _ = self.pointers()
-        if not doomed(pointers, retention):
-            return ()
-        gone = doomed([pointer for pointer in pointers if self.is_there(pointer)], retention)
+        in between leaves what `sweep` finds."""
+        gone = self.doomed(retention)
         for pointer in gone:
             self._pointers.remove(pointer.number)
             self.store.remove(pointer.folder)
         return gone
 
-    def is_there(self, pointer: Pointer) -> bool:
+    def doomed(self, retention: Retention) -> tuple[Pointer, ...]:
+        """What `prune` would remove. A checkpoint with files missing is no reason to remove another, and stays."""
+        pointers, _ = self.pointers()
+        if not doomed(pointers, retention):
+            return ()
+        return doomed([pointer for pointer in pointers if self._is_there(pointer)], retention)
+
+    def _is_there(self, pointer: Pointer) -> bool:
         """Its manifest is whole and its shards have their sizes: what can be told without reading them."""
         try:
             manifest = self.manifest(pointer)
@@ -275,23 +279,26 @@ class Archive:
         return all(self.store.size_bytes(path) == size for path, size in paths)
 
     def sweep(self) -> tuple[str, ...]:
-        """Remove what saves left that died or were given up, and can never be completed: folders without a pointer, of a
-        step that the latest has passed, under its term or an older one. Nothing while a pointer is damaged: it may name
-        one."""
+        """Remove what saves left that died or were given up; what was removed."""
+        dead = self.leftovers()
+        for folder in dead:
+            self.store.remove(folder)
+        return dead
+
+    def leftovers(self) -> tuple[str, ...]:
+        """What can never be completed: folders without a pointer, of a step that the latest has passed, under its term or an
+        older one. None while a pointer is damaged: it may name one of them."""
         folders = self.store.names()
         pointers, damages = self.pointers()
         if damages or not pointers:
             return ()
         newest = (pointers[0].term, pointers[0].step)
         named = {pointer.folder for pointer in pointers}
-        dead = tuple(
+        return tuple(
             match[0]
             for match in map(_FOLDER.fullmatch, folders)
             if match is not None and match[0] not in named and (int(match[2]), int(match[1])) <= newest
         )
-        for folder in dead:
-            self.store.remove(folder)
-        return dead
 
 
 def _root(draft: Draft, arena: memoryview) -> str:
@@ -308,7 +315,7 @@ def _manifest(where: str, data: bytes) -> Manifest:
         head = msgspec.json.decode(data, type=_Head)
         if head.format == FORMAT and head.version > VERSION:
             raise ConfigError(
-                f"{where} is in version {head.version} of the format, this release ({__version__}) reads up to version "
+                f"{where} is in version {head.version} of the format, this release ({RELEASE}) reads up to version "
                 f"{VERSION}: install regrow {head.regrow} or later, which wrote it"
             )
         manifest = msgspec.json.decode(data, type=Manifest)

@@ -170,8 +170,8 @@ class LocalStore:
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT if wanted_bytes is not None:
                 return InfraError(
-                    f"no room for {place}: it wants {wanted_bytes} bytes, {_free(place)}: free space there, or keep "
-                    "fewer checkpoints"
+                    f"no room for {place} ({error.strerror}): it wants {wanted_bytes} bytes, {_free(place)}: free "
+                    "space there, or keep fewer checkpoints"
                 )
             case errno.EACCES | errno.EPERM:
                 return InfraError(
@@ -192,7 +192,8 @@ def _free(place: Path) -> str:
     while not place.exists():
         place = place.parent
     stat = os.statvfs(place)
-    return f"{stat.f_bavail * stat.f_frsize} are free and {stat.f_favail} more files may be made"
+    without_files = ", though no more files can be made" if stat.f_files and not stat.f_favail else ""
+    return f"{stat.f_bavail * stat.f_frsize} are free{without_files}"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,39 @@
+"""What the checkpoints in fixtures/ hold. Run as a script it writes one: only for a new version of the format."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+FIXTURES = Path(__file__).with_name("fixtures")
+
+
+def state() -> dict[str, Any]:
+    """Every kind of value, and dtypes that safetensors has a word for and some that it has not."""
+    count = torch.arange(8)
+    return {
+        "model": {
+            "0.weight": (count.reshape(2, 4) / 4).to(torch.bfloat16),
+            "0.bias": torch.tensor([0.5, -0.0]),
+            "scale": torch.tensor(1.5, dtype=torch.float64),
+            "mask": count % 3 == 0,
+            "none": torch.empty(0, 3),
+            "quarter": (count / 2).to(torch.float8_e4m3fn),
+            "wave": torch.complex(count[:2].double(), count[2:4].double()),
+        },
+        "optimizer": {"state": {0: {"step": torch.tensor(7), "avg": count.float()}}, "lr": 0.1, "betas": (0.9, 0.999)},
+        "rng": count.to(torch.uint8).numpy(),
+        "rest": [None, True, 2**70, float("inf"), "é", b"\x00\xff"],
+    }
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+    from shelf import drafted
+
+    from regrow.state.archive import Archive
+    from regrow.state.local_store import LocalStore
+
+    archive = Archive(LocalStore(FIXTURES / sys.argv[1]))
+    archive.write(*drafted(state(), step=12, term=1, shard_bytes=70))

@@ -1,0 +1,47 @@
+"""Checkpoints of earlier releases open for ever, with Regrow and with the ten lines of the document."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from kept import FIXTURES, state
+from shelf import load, same
+
+from regrow.state.archive import Archive
+from regrow.state.local_store import LocalStore
+
+PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+KEPT = sorted(FIXTURES.iterdir())
+
+
+def test_one_of_each_version_is_kept() -> None:
+    assert [folder.name for folder in KEPT] == ["version-1"]
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
+def test_a_checkpoint_that_was_kept_is_whole_and_holds_what_it_held(folder: Path) -> None:
+    archive = Archive(LocalStore(folder))
+    (pointer,), damages = archive.pointers()
+    assert (pointer.step, pointer.term, damages) == (12, 1, [])
+    assert archive.verify(pointer) == []
+    found, wanted = load(archive, pointer), state()
+    found["rng"], wanted["rng"] = torch.from_numpy(found["rng"]), torch.from_numpy(wanted["rng"])
+    assert same(found, wanted)
+
+
+@pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
+def test_the_documents_ten_lines_open_it_without_regrow(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert "regrow" not in code and len([line for line in code.splitlines() if line]) <= 12
+    (tmp_path / "checkpoints").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, dict[str, torch.Tensor]] = {}
+    exec(code, names)
+    wanted = {f"model.{name}": tensor for name, tensor in state()["model"].items()}
+    wanted |= {f"optimizer.state.0.{name}": tensor for name, tensor in state()["optimizer"]["state"][0].items()}
+    assert same(
+        dict(sorted(names["tensors"].items())), dict(sorted({**wanted, "rng": torch.from_numpy(state()["rng"])}.items()))
+    )
