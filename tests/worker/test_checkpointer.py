@@ -231,7 +231,10 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda setup: setup.update(model=torch.nn.Linear(8, 4)), r"model\.weight is absent there, and float32\[4, 8\] here"),
+        (
+            lambda setup: setup.update(model=torch.nn.Linear(8, 4)),
+            r"model\.weight is absent there, and float32\[4, 8\] here",
+        ),
         (lambda setup: setup["model"].add_module("more", torch.nn.Linear(1, 1)), r"model\.more\.weight is absent there"),
         (lambda setup: setup["model"].half(), r"model\.0\.weight is float32\[32, 8\] there, and float16\[32, 8\] here"),
         (

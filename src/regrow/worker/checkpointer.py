@@ -16,10 +16,14 @@ import atexit
 import os
 import sys
 import weakref
+from pathlib import Path
+from tempfile import gettempdir
 from types import TracebackType
 
 from regrow.core.errors import ConfigError
 from regrow.core.retention import Retention
+from regrow.core.roster import Member
+from regrow.shell import faultpoint
 from regrow.shell.writing import Setting
 from regrow.state.archive import Archive
 from regrow.state.stores import open_store
@@ -60,6 +64,8 @@ class Checkpointer:
         for name, amount in (("keep_gb", keep_gb), ("patience_s", patience_s)):
             if amount is not None and not amount > 0:
                 raise ConfigError(f"{name}={amount} must be more than 0")
+        if _faults:
+            faultpoint.arm(_faults, Member("trainer", 0), Path(gettempdir()))
         self._store = open_store(os.fspath(url))
         self._every = every
         self._writes = writes

@@ -8,8 +8,6 @@ whoever wants a third one waits.
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import gettempdir
 
 import msgspec
 import torch
@@ -17,8 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from regrow.core.draft import Draft, draft
 from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
-from regrow.core.roster import Member
-from regrow.shell import faultpoint
+from regrow.shell.faultpoint import faultpoint
 from regrow.shell.writing import Setting
 from regrow.state.tracked import Tracked
 from regrow.state.tree import Flat
@@ -37,8 +34,6 @@ class Saving:
     """One for each Checkpointer that writes; all methods on the training thread."""
 
     def __init__(self, setting: Setting, *, shard_bytes: int, patience_s: float, account: Account) -> None:
-        if setting.faults:
-            faultpoint.arm(setting.faults, Member("trainer", 0), Path(gettempdir()))
         self._account = account
         self._shard_bytes = shard_bytes
         self._arenas = Arenas(GENERATIONS)
@@ -66,7 +61,7 @@ class Saving:
         def done(outcome: Outcome) -> None:
             why = self._void(step, outcome)
             if why is None:
-                faultpoint.faultpoint("save-copied", step=step)
+                faultpoint("save-copied", step=step)
                 self._keeper.persist(Save(draft=plan, arena=arena, begun_s=begun_s))
             else:
                 self._arenas.give_back(arena)
