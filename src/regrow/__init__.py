@@ -13,6 +13,7 @@ Importing this module is cheap and has no effects; torch is imported by join().
 
 from typing import TYPE_CHECKING
 
+from regrow import checkpoint
 from regrow.core.errors import (
     ConfigError,
     DataError,
@@ -48,6 +49,7 @@ __all__ = [
     "StateError",
     "Step",
     "Strength",
+    "checkpoint",
     "join",
 ]
 

@@ -1,0 +1,188 @@
+"""The writer: a process without torch that makes saves durable, straight out of the arena of the process that trains.
+
+    python -m regrow.agent.writer SOCKET PARENT SETTING
+
+It persists one draft at a time and says what became of it (shell.writing). What a store refuses is tried again, later and
+later, until the training process kills this one. Killed on any line it leaves a folder without a pointer, which the next
+writer sweeps away. It ends with the connection, and with its parent: a save that somebody has given up must not appear
+later, behind the back of whoever resumed from an older one.
+"""
+
+import mmap
+import os
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from regrow.core.draft import Draft
+from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
+from regrow.core.roster import Member
+from regrow.shell import faultpoint
+from regrow.shell.parentage import die_with_parent
+from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term
+from regrow.state.archive import Archive
+from regrow.state.store import Store
+from regrow.state.stores import open_store
+from regrow.wire.handover import Handover
+
+NICENESS = 10
+_FIRST_RETRY_S = 0.25
+_LAST_RETRY_S = 15.0
+"""A store that was away is found within so long; one that refuses is not worn down."""
+_MADV_POPULATE_READ = 22
+
+
+def main(arguments: list[str]) -> None:
+    number, parent, setting = arguments
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() != int(parent):
+        return
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # a job that is told to end still wants its last save
+    os.nice(NICENESS)
+    line = Handover(socket.socket(fileno=int(number)))
+    try:
+        Writer(line, msgspec.json.decode(setting, type=Setting)).run()
+    except PeerError:
+        pass  # closed: nothing more is wanted
+
+
+class Writer:
+    """One connection's worth of saves."""
+
+    def __init__(self, line: Handover, setting: Setting) -> None:
+        if setting.faults:
+            faultpoint.arm(setting.faults, Member("writer", setting.incarnation), Path(tempfile.gettempdir()))
+        self._line = line
+        self._setting = setting
+        self._term = 0
+        self._is_swept = False
+        self._arena = _Mapping()
+
+    def run(self) -> None:
+        while True:
+            order = msgspec.json.decode(_awaited(self._line), type=Persist)
+            self._arena.show(self._line.take_fd())
+            self._persist(order.draft)
+
+    def _persist(self, draft: Draft) -> None:
+        """Until it is durable, or never can be."""
+        attempt, delay_s = 0, _FIRST_RETRY_S
+        while True:
+            attempt += 1
+            try:
+                self._attempt(draft)
+                return
+            except (ConfigError, StateError) as error:
+                self._tell(Failed(attempt=attempt, why=str(error), is_final=True))
+                return
+            except PeerError:
+                raise
+            except InfraError as error:
+                why = str(error)
+            except Exception as error:  # the edge of the process: a store's library raises what it likes
+                why = f"{type(error).__name__}: {error}"
+            self._tell(Failed(attempt=attempt, why=why))
+            if self._line.receive(delay_s) is not None:
+                raise PeerError("asked for a save before the last was done")
+            delay_s = min(2 * delay_s, _LAST_RETRY_S)
+
+    def _attempt(self, draft: Draft) -> None:
+        begun_s = time.monotonic()
+        archive = Archive(_Watched(open_store(self._setting.url), self._tell))
+        if not (self._setting.has_term or self._term):
+            self._term = archive.newest_term() + 1
+            self._tell(Term(term=self._term))
+        if not self._is_swept:
+            archive.sweep()  # what dead saves left may be the very room that is missing
+        pointer = archive.write(msgspec.structs.replace(draft, term=draft.term or self._term), self._arena.view)
+        seconds = time.monotonic() - begun_s
+        trouble = self._prune(archive)
+        self._tell(Persisted(pointer=pointer, seconds=seconds, trouble=trouble))
+
+    def _prune(self, archive: Archive) -> str:
+        """The save is durable whatever becomes of older ones."""
+        try:
+            if not self._is_swept:
+                archive.sweep()  # and what the writer before this one left of the same save
+                self._is_swept = True
+            archive.prune(self._setting.retention)
+        except (InfraError, StateError) as error:
+            return f"an old checkpoint cannot be removed: {error}"
+        return ""
+
+    def _tell(self, what: FromWriter) -> None:
+        self._line.send(msgspec.json.encode(what))
+
+
+class _Mapping:
+    """The arena that is being read from; the same one is mapped once."""
+
+    def __init__(self) -> None:
+        self._memory: mmap.mmap | None = None
+        self._inode = -1
+        self.view = memoryview(b"")
+
+    def show(self, fd: int) -> None:
+        """Takes the descriptor over."""
+        try:
+            status = os.fstat(fd)
+            if status.st_ino != self._inode:
+                self.view.release()
+                if self._memory is not None:
+                    self._memory.close()
+                self._memory = mmap.mmap(fd, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
+                self._inode = status.st_ino
+                self.view = memoryview(self._memory)
+        finally:
+            os.close(fd)
+
+
+class _Watched:
+    """A store that tells how much has become durable."""
+
+    def __init__(self, store: Store, tell: Callable[[FromWriter], None]) -> None:
+        self._store = store
+        self._tell = tell
+        self._durable_bytes = 0
+        self.url = store.url
+
+    def put(self, path: str, parts: Iterable[memoryview]) -> None:
+        views = list(parts)
+        self._store.put(path, views)
+        self._durable_bytes += sum(view.nbytes for view in views)
+        self._tell(Progress(size_bytes=self._durable_bytes))
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._store.create(path, data)
+
+    def read(self, path: str) -> bytes | None:
+        return self._store.read(path)
+
+    def read_into(self, path: str, start: int, view: memoryview) -> None:
+        self._store.read_into(path, start, view)
+
+    def size_bytes(self, path: str) -> int | None:
+        return self._store.size_bytes(path)
+
+    def names(self, folder: str = "") -> list[str]:
+        return self._store.names(folder)
+
+    def remove(self, path: str) -> None:
+        self._store.remove(path)
+
+
+def _awaited(line: Handover) -> bytes:
+    payload = line.receive(None)
+    assert payload is not None  # without a timeout it waits
+    return payload
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,58 @@
+"""What a training process and its writer say to each other, one JSON message each: neither room imports the other.
+
+The training process sends one `Persist` at a time, with the arena's descriptor, and no other until the writer has said
+`Persisted` of it, or a `Failed` that is final. Whoever wants a writer to stop closes the connection, or kills it: what it
+has not finished does not exist.
+"""
+
+import msgspec
+
+from regrow.core.checkpoint import Pointer
+from regrow.core.draft import Draft
+from regrow.core.retention import Retention
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """What a writer is started with."""
+
+    url: str
+    retention: Retention
+    has_term: bool = False
+    """The training process knows its term already. Else the writer takes the next one, and says which."""
+    faults: str = ""
+    """For tests: see shell.faultpoint. The writer is the member "writer", its incarnation how many came before it."""
+    incarnation: int = 0
+
+
+class Persist(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    draft: Draft
+    """Its term is 0 where the writer has yet to say which one it is."""
+
+
+class Term(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The saves of this training process have this term from now on, whoever writes them."""
+
+    term: int
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """So much of the save is durable."""
+
+    size_bytes: int
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    attempt: int
+    why: str
+    is_final: bool = False
+    """To try again would be of no use."""
+
+
+class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pointer: Pointer
+    seconds: float
+    trouble: str = ""
+    """What went wrong afterwards: an old checkpoint that could not be removed."""
+
+
+FromWriter = Term | Progress | Failed | Persisted

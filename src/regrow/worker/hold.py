@@ -1,0 +1,206 @@
+"""The copy of a state into an arena, made in the background while training goes on.
+
+What an optimizer owns (its parameters, and the state it keeps for them) changes in its step and nowhere else: forward and
+backward read it. So it is copied after `save` has returned, and no optimizer of this process steps until the copy is done
+(`Hold`). Anything else may change at any moment and is copied at once. A tensor's version proves the rest: torch counts the
+changes of every tensor, and a copy of one that was changed meanwhile is void.
+
+Two kinds of change are not counted by torch and have to stay out of a copy's time: writing through `.data` or a numpy view,
+and a step inside a captured CUDA graph, which calls no hook. Whoever does these calls `Hold.wait` first.
+"""
+
+import ctypes
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import msgspec
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from regrow.state.memory import plain
+from regrow.worker.arena import Arena
+from regrow.worker.niceness import be_nice
+
+_CLONE_BYTES = 16 << 20
+"""A tensor on a GPU up to this size is copied there, so that nobody waits for the GPU."""
+
+
+class Piece(msgspec.Struct, kw_only=True):
+    """A tensor, and where in the arena it goes."""
+
+    offset: int
+    tensor: torch.Tensor
+
+
+class Owned(Piece, kw_only=True):
+    """One that stays as it is until an optimizer steps."""
+
+    path: str
+    version: int
+
+    @property
+    def is_changed(self) -> bool:
+        return self.tensor._version != self.version
+
+
+class Copy(msgspec.Struct, kw_only=True):
+    """One state on its way into the arena."""
+
+    arena: Arena
+    size_bytes: int
+    owned: list[Owned]
+    kept: list[Piece]
+    """Copies of tensors that could change at any moment."""
+    done: Callable[["Outcome"], None]
+    """Called once on the thread that copies; the optimizers still wait."""
+    marks: dict[torch.device, torch.cuda.Event] = {}
+    """Per GPU: when what was asked of it before the save is done."""
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    changed: tuple[str, ...] = ()
+    """Paths of tensors that did not stay as they were: the copy is void."""
+    error: Exception | None = None
+    """There is no copy."""
+    seconds: float = 0.0
+
+
+def copy_of(
+    tensors: Sequence[tuple[str, torch.Tensor, int]],
+    owners: Iterable[torch.optim.Optimizer],
+    arena: Arena,
+    size_bytes: int,
+    restless: Collection[str],
+    done: Callable[[Outcome], None],
+) -> Copy:
+    """Of these tensors (path, tensor, offset in the arena). Whatever could change at any moment is safe on return, and so
+    are the tensors whose path is in `restless`."""
+    ours = _places(owners)
+    owned: list[Owned] = []
+    kept: list[Piece] = []
+    for path, tensor, offset in tensors:
+        if not tensor.nbytes:
+            continue
+        if path not in restless and _place(tensor) in ours and not tensor.is_inference():
+            owned.append(Owned(path=path, offset=offset, tensor=tensor, version=tensor._version))
+        elif tensor.device.type == "cpu" and arena.has_room(size_bytes):
+            _copy(tensor, arena, offset)
+        else:
+            kept.append(Piece(offset=offset, tensor=_kept(tensor)))
+    marks = {}
+    for device in {tensor.device for _, tensor, _ in tensors if tensor.is_cuda and tensor.nbytes}:
+        with torch.cuda.device(device):
+            marks[device] = torch.cuda.current_stream().record_event()
+    return Copy(arena=arena, size_bytes=size_bytes, owned=owned, kept=kept, done=done, marks=marks)
+
+
+class Hold:
+    """Copies one state at a time; while it does, optimizers wait."""
+
+    def __init__(self, before_step: Callable[[float], None]) -> None:
+        """`before_step` is told the seconds that a step has waited, on its thread."""
+        self._before_step = before_step
+        self._copies: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="regrow-copy", daemon=True)
+        self._thread.start()
+        # Of every optimizer: one that nobody has told us of may own the same parameters, and the fused ones change them
+        # without being counted. Compiled steps leave their graph for it.
+        self._hook = register_optimizer_step_pre_hook(torch.compiler.disable(self._pause))  # type: ignore[no-untyped-call]
+
+    def begin(self, copy: Copy) -> None:
+        """Returns at once; the one before must be done (see `wait`)."""
+        self._is_idle.clear()
+        self._copies.put(copy)
+
+    def wait(self) -> float:
+        """Until no copy is being made; the seconds it took."""
+        if self._is_idle.is_set():
+            return 0.0
+        begun_s = time.monotonic()
+        self._is_idle.wait()
+        return time.monotonic() - begun_s
+
+    def close(self) -> None:
+        """What has been begun is finished first."""
+        self._copies.put(None)
+        self._thread.join()
+        self._hook.remove()
+
+    def _pause(self, *_: object) -> None:
+        if os.getpid() == self._pid:  # the thread did not come along into a forked child
+            self._before_step(self.wait())
+
+    def _run(self) -> None:
+        be_nice()
+        while (copy := self._copies.get()) is not None:
+            outcome = _carried_out(copy)
+            copy.done(outcome)
+            del copy  # or its tensors would live until the next
+            self._is_idle.set()
+
+
+def _carried_out(copy: Copy) -> Outcome:
+    begun_s = time.monotonic()
+    try:
+        copy.arena.fit(copy.size_bytes, pinned=bool(copy.marks))
+        _copy_all(copy)
+    except Exception as error:  # the edge of a thread: training would wait for it forever
+        return Outcome(error=error)
+    changed = tuple(piece.path for piece in copy.owned if piece.is_changed)
+    return Outcome(changed=changed, seconds=time.monotonic() - begun_s)
+
+
+def _copy_all(copy: Copy) -> None:
+    streams = {device: _stream(device, mark) for device, mark in copy.marks.items()}
+    pieces: list[Piece] = [*copy.owned, *copy.kept]
+    for piece in pieces:
+        if piece.tensor.is_cuda:
+            with torch.cuda.stream(streams[piece.tensor.device]):
+                flat = piece.tensor.contiguous().reshape(-1).view(torch.uint8)
+                copy.arena.tensor(piece.offset, flat.nbytes).copy_(flat, non_blocking=True)
+        else:
+            _copy(piece.tensor, copy.arena, piece.offset)
+    for stream in streams.values():
+        stream.record_event().synchronize()
+
+
+def _stream(device: torch.device, mark: torch.cuda.Event) -> torch.cuda.Stream:
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_event(mark)
+    return stream
+
+
+def _copy(tensor: torch.Tensor, arena: Arena, offset: int) -> None:
+    held = plain(tensor)
+    ctypes.memmove(arena.address + offset, held.data_ptr(), held.nbytes)  # as fast as memory is, and without the GIL
+
+
+def _kept(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_cuda and tensor.nbytes > _CLONE_BYTES:
+        return tensor.detach().cpu()
+    return tensor.detach().clone()
+
+
+_Place = tuple[torch.device, int, torch.dtype, torch.Size, tuple[int, ...]]
+
+
+def _places(owners: Iterable[torch.optim.Optimizer]) -> set[_Place]:
+    """The memory of what these optimizers own. Only whole tensors count: a view of a part is somebody else's affair."""
+    found: set[_Place] = set()
+    for optimizer in owners:
+        if not getattr(type(optimizer).step, "hooked", False):
+            continue  # it never called torch's own constructor, and its steps call no hook
+        found.update(_place(parameter) for group in optimizer.param_groups for parameter in group["params"])
+        for state in optimizer.state.values():
+            found.update(_place(value) for value in state.values() if isinstance(value, torch.Tensor))
+    return found
+
+
+def _place(tensor: torch.Tensor) -> _Place:
+    return tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()

@@ -1,0 +1,204 @@
+"""The thread that keeps a writer process, and hands it one save after the other.
+
+A writer that dies is replaced, and given the same save again: its bytes lie in the arena, which is ours. A save of which
+nothing becomes durable for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
+"""
+
+import os
+import queue
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+
+from regrow.core.draft import Draft
+from regrow.core.errors import InfraError, PeerError, StateError
+from regrow.shell.backoff import Backoff
+from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term
+from regrow.wire.handover import Handover
+from regrow.worker.account import Account
+from regrow.worker.arena import Arena
+
+_LIVES = 10
+"""So many writers may die over one save."""
+_FAREWELL_S = 5.0
+
+
+class Save(msgspec.Struct, frozen=True, kw_only=True):
+    """A state in an arena."""
+
+    draft: Draft
+    arena: Arena
+    begun_s: float
+
+
+class Keeper:
+    def __init__(self, setting: Setting, patience_s: float, account: Account, give_back: Callable[[Arena], None]) -> None:
+        self._setting = setting
+        self._patience_s = patience_s
+        self._account = account
+        self._give_back = give_back
+        self._term = 0
+        self._saves: queue.SimpleQueue[Save | None] = queue.SimpleQueue()
+        self._writer: _Writer | None = None
+        self._writers = 0
+        # The kernel ends the writer with the thread that started it: this one, which ends last.
+        self._thread = threading.Thread(target=self._run, name="regrow-keeper", daemon=True)
+        self._thread.start()
+
+    def persist(self, save: Save) -> None:
+        self._saves.put(save)
+
+    def take_term(self, term: int) -> None:
+        """While no save is open: of all that come."""
+        self._term = term
+
+    def close(self) -> None:
+        """Once no save is open."""
+        self._saves.put(None)
+        self._thread.join()
+
+    def let_go(self) -> None:
+        """In a forked child: the writer ends when its connection does."""
+        if self._writer is not None:
+            self._writer.line.close()
+
+    def _run(self) -> None:
+        while (save := self._saves.get()) is not None:
+            step = save.draft.step
+            try:
+                done = self._persisted(save)
+                if done.trouble:
+                    self._account.failed(done.trouble, attempts=0)
+                outcome = None
+            except (InfraError, StateError) as error:
+                outcome = error
+            except Exception as error:  # the edge of a thread: training would wait for it forever
+                outcome = InfraError(f"step {step} is not saved: {error!r}")
+                outcome.__cause__ = error
+            self._give_back(save.arena)
+            if outcome is None:
+                self._account.durable(step, time.monotonic() - save.begun_s)
+            else:
+                self._account.given_up(outcome)
+        self._dismiss()
+
+    def _persisted(self, save: Save) -> Persisted:
+        backoff, deaths = Backoff(), 0
+        wait = _Wait(save, self._patience_s)
+        while True:
+            try:
+                if self._writer is None:
+                    self._writer = self._started()
+                return self._followed(self._writer, wait)
+            except (PeerError, OSError) as error:
+                deaths += 1
+                why = f"the writer of step {wait.step} died ({self._buried() or error})"
+                self._account.failed(why)
+                if deaths == _LIVES:
+                    raise InfraError(
+                        f"step {wait.step} is not saved: {_LIVES} writers died over it; the last: {why}"
+                    ) from error
+                time.sleep(backoff.delay_s())
+
+    def _followed(self, writer: "_Writer", wait: "_Wait") -> Persisted:
+        """What the writer says until this save is durable."""
+        draft = msgspec.structs.replace(wait.save.draft, term=self._term)
+        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.arena.fd)
+        while True:
+            self._account.under_way = wait.words()
+            payload = writer.line.receive(wait.left_s())
+            if payload is None:
+                self._buried()
+                raise wait.lost()
+            match msgspec.json.decode(payload, type=FromWriter):
+                case Term(term=term):
+                    self._term = term
+                case Progress(size_bytes=size_bytes):
+                    wait.progressed(size_bytes)
+                case Failed(why=why, is_final=True):
+                    raise StateError(f"step {wait.step} is not saved: {why}")
+                case Failed(attempt=attempt, why=why):
+                    wait.failed(attempt, why)
+                    self._account.failed(f"step {wait.step} cannot be saved yet, and is tried again: {why}")
+                case Persisted() as done:
+                    return done
+
+    def _started(self) -> "_Writer":
+        setting = msgspec.structs.replace(self._setting, has_term=self._term > 0, incarnation=self._writers)
+        self._writers += 1
+        ours, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "regrow.agent.writer", str(theirs.fileno()), str(os.getpid())]
+        with theirs:
+            process = subprocess.Popen(
+                [*command, msgspec.json.encode(setting).decode()],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # the terminal's Ctrl-C is for the script alone
+            )
+        return _Writer(process=process, line=Handover(ours, self._patience_s))
+
+    def _buried(self) -> str:
+        """Nothing of this writer runs any more, or ever again; how it ended."""
+        writer, self._writer = self._writer, None
+        if writer is None:
+            return ""
+        writer.line.close()
+        try:
+            status = writer.process.wait(0.2)
+        except subprocess.TimeoutExpired:
+            writer.process.kill()  # one that the kernel holds may stay a while, and never runs again
+            return "killed"
+        return f"exit status {status}"
+
+    def _dismiss(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.line.close()
+            try:
+                writer.process.wait(_FAREWELL_S)
+            except subprocess.TimeoutExpired:
+                writer.process.kill()
+                writer.process.wait()
+
+
+class _Writer(msgspec.Struct, frozen=True, kw_only=True):
+    process: "subprocess.Popen[bytes]"
+    line: Handover
+
+
+class _Wait:
+    """For one save: how far it is, and how long nothing has happened."""
+
+    def __init__(self, save: Save, patience_s: float) -> None:
+        self.save = save
+        self.step = save.draft.step
+        self._patience_s = patience_s
+        self._since_s = time.monotonic()
+        self._durable_bytes = 0
+        self._trouble = ""
+
+    def left_s(self) -> float:
+        return max(0.0, self._since_s + self._patience_s - time.monotonic())
+
+    def progressed(self, size_bytes: int) -> None:
+        """A try that comes no further than those before it is no progress."""
+        if size_bytes > self._durable_bytes:
+            self._durable_bytes, self._since_s = size_bytes, time.monotonic()
+
+    def failed(self, attempt: int, why: str) -> None:
+        self._trouble = f", try {attempt} failed: {why}"
+
+    def lost(self) -> InfraError:
+        return InfraError(
+            f"step {self.step} is given up: nothing of it became durable for {self._patience_s:g} s ({self.words()}); see "
+            "to the store, or raise patience_s"
+        )
+
+    def words(self) -> str:
+        total = self.save.draft.arena_bytes
+        return f"step {self.step}, {self._durable_bytes / 1e6:.0f} of {total / 1e6:.0f} MB durable{self._trouble}"

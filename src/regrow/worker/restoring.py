@@ -1,0 +1,165 @@
+"""The restoring half of a Checkpointer: the newest checkpoint that is whole, straight into the live tensors.
+
+A checkpoint of other objects or of another model is refused before a byte is overwritten. A damaged one is told, and the one
+before it is taken: by all ranks, also where only one of them found the damage.
+"""
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import torch
+
+from regrow.core.checkpoint import Manifest, Pointer
+from regrow.core.errors import ConfigError, StateError
+from regrow.core.skeleton import Json, tensors
+from regrow.state.archive import Archive
+from regrow.state.memory import bytes_of
+from regrow.state.tracked import Tracked
+from regrow.worker.ranks import Ranks
+
+_NOTHING = -1
+_LOST = -2
+"""There are checkpoints, and all are damaged."""
+_EXTRA = "_extra_state"
+"""What a module keeps under a key that ends like this is its own affair."""
+_LATER_KEYS = {"initial_lr"}
+"""Of an optimizer's groups: schedulers add them."""
+
+_Result = TypeVar("_Result")
+
+
+class _Fate(enum.IntEnum):
+    """What came of a try; the highest of all ranks counts."""
+
+    DONE = 0
+    DAMAGED = 1
+    REFUSED = 2
+
+
+def restore(archive: Archive, tracked: Tracked, ranks: Ranks, warn: Callable[[str], None]) -> Pointer | None:
+    """What was restored; None when there is no checkpoint."""
+    pointers, damages = _together(ranks, archive.pointers)
+    for damage in damages:
+        warn(damage)
+    by_number = {pointer.number: pointer for pointer in pointers}
+    end = _LOST if damages or pointers else _NOTHING
+    candidates = iter(by_number)
+    while (number := ranks.agreed(next(candidates, end))) >= 0:
+        try:
+            return _restored(archive, by_number.get(number), number, tracked, ranks)
+        except _Damaged as damage:
+            warn(f"{damage}; taking the checkpoint before it")
+    if number == _NOTHING:
+        return None
+    raise StateError(
+        f"all checkpoints in {archive.store.url} are damaged, and the objects may hold parts of them: do not train on with "
+        "these; the warnings name the files"
+    )
+
+
+def _restored(archive: Archive, pointer: Pointer | None, number: int, tracked: Tracked, ranks: Ranks) -> Pointer:
+    """By every rank, or _Damaged in every rank."""
+
+    def learn() -> tuple[Pointer, Manifest]:
+        if pointer is None:
+            raise StateError(f"{archive.store.url} has no whole pointer {number} for this rank, and has it for rank 0")
+        manifest = archive.manifest(pointer)
+        if (words := difference(manifest.skeleton, tracked)) is not None:
+            raise ConfigError(f"{archive.store.url}/{pointer.folder} is of something else: {words}")
+        return pointer, manifest
+
+    known, manifest = _together(ranks, learn, damage=StateError)
+
+    def read() -> list[torch.Tensor]:
+        places = tracked.places(manifest.skeleton)
+        archive.read(known, manifest, [bytes_of(place) for place in places])
+        return places
+
+    places = _together(ranks, read, damage=StateError)
+    _together(ranks, lambda: tracked.restore(manifest.skeleton, places, manifest.root, keeps=True))
+    return known
+
+
+class _Damaged(Exception):
+    """This checkpoint is no good to one of the ranks, and so to none."""
+
+
+def _together(
+    ranks: Ranks, work: Callable[[], _Result], damage: type[Exception] | tuple[type[Exception], ...] = ()
+) -> _Result:
+    """What this rank has come to, once all have. One that raises must not leave the others waiting."""
+    error: Exception | None = None
+    try:
+        result = work()
+    except Exception as caught:  # raised again below, when the others know
+        error = caught
+    fate = _Fate.DONE if error is None else _Fate.DAMAGED if isinstance(error, damage) else _Fate.REFUSED
+    worst = ranks.highest(fate)
+    if fate == _Fate.REFUSED and error is not None:
+        raise error
+    if worst == _Fate.REFUSED:
+        raise StateError("another rank cannot restore: see what it says")
+    if worst == _Fate.DAMAGED:
+        raise _Damaged(str(error or "another rank has found damage")) from error
+    return result
+
+
+def difference(skeleton: Json, tracked: Tracked) -> str | None:
+    """The first thing in which a checkpoint does not fit the live objects, in words."""
+    live = tracked.flatten().skeleton
+    there, here = _members(skeleton), _members(live)
+    if there.keys() != here.keys():
+        return f"it holds {', '.join(there)}, and what is to be restored is {', '.join(here)}: name the same objects"
+    for name, thing in tracked.objects.items():
+        words = None
+        if isinstance(thing, torch.nn.Module):
+            words = _first(_described(there[name], name), _described(here[name], name), is_whole=True)
+        elif isinstance(thing, torch.optim.Optimizer):
+            words = _groups(there[name], here[name], name)
+            words = words or _first(_described(there[name], name), _described(here[name], name), is_whole=False)
+        if words is not None:
+            return words
+    return None
+
+
+def _members(skeleton: Json) -> dict[str, Json]:
+    kind, payload = skeleton
+    return {key[1]: value for key, value in payload} if kind == "dict" else {}
+
+
+def _described(skeleton: Json, name: str) -> dict[str, str]:
+    """By path: what each tensor is."""
+    return {
+        ".".join([name, *(str(key) for _, key in path)]): f"{dtype}{shape}"
+        for path, _, dtype, shape in tensors(skeleton)
+        if not str(path[-1][1] if path else "").endswith(_EXTRA)
+    }
+
+
+def _first(there: dict[str, str], here: dict[str, str], is_whole: bool) -> str | None:
+    """An optimizer that has not stepped has no state yet: what is on one side only is no difference then."""
+    paths: Iterable[str] = [*here, *(path for path in there if path not in here)]
+    for path in paths:
+        is_one_sided = path not in there or path not in here
+        if there.get(path) != here.get(path) and (is_whole or not is_one_sided):
+            return f"{path} is {there.get(path, 'absent')} there, and {here.get(path, 'absent')} here"
+    return None
+
+
+def _groups(there: Json, here: Json, name: str) -> str | None:
+    """Groups of as many parameters, with the same settings."""
+    theirs, ours = _param_groups(there), _param_groups(here)
+    if [count for _, count in theirs] != [count for _, count in ours]:
+        counts = [", ".join(str(count) for _, count in groups) for groups in (theirs, ours)]
+        return f"{name} has groups of {counts[0]} parameters there, and of {counts[1]} here"
+    for (their_keys, _), (our_keys, _) in zip(theirs, ours, strict=True):
+        if lost := sorted(our_keys - their_keys - _LATER_KEYS):
+            return f"{name} has no {lost[0]!r} there, and has it here: it is of another kind, or of another release of torch"
+    return None
+
+
+def _param_groups(optimizer: Json) -> list[tuple[set[str], int]]:
+    """Of each: its keys, and how many parameters it has."""
+    groups = [_members(group) for group in _members(optimizer).get("param_groups", ["list", []])[1]]
+    return [(set(group), len(group.get("params", ["list", []])[1])) for group in groups]

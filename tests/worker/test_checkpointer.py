@@ -1,0 +1,467 @@
+"""A Checkpointer in one process, with a real writer and real files."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+
+import regrow
+from regrow.core.errors import ConfigError, InfraError, StateError
+from regrow.state.archive import Archive
+from regrow.state.stores import open_store
+from regrow.state.tracked import Tracked
+from regrow.worker.checkpointer import Checkpointer
+
+DEADLINE_S = 60.0
+WRITING = ("save-shard", "save-manifest", "save-pointer", "save-done")
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Checkpointer]]:
+    """Checkpointers of one folder, none of which outlives its test."""
+    made: list[Checkpointer] = []
+
+    def begin(**settings: object) -> Checkpointer:
+        made.append(Checkpointer(tmp_path / "run", **settings))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield begin
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for checkpointer in made:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(writer(checkpointer) or 0, signal.SIGCONT) if writer(checkpointer) else None
+            checkpointer.close()
+
+
+def wait_for(condition: Callable[[], object]) -> object:
+    end = time.monotonic() + DEADLINE_S
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    return found
+
+
+def writer(checkpointer: Checkpointer) -> int | None:
+    """Its process, once there is one."""
+    keeper = checkpointer._saving and checkpointer._saving._keeper
+    return keeper._writer.process.pid if keeper and keeper._writer else None
+
+
+class Setup:
+    """A model with buffers, an optimizer with groups, a schedule, and something that is neither."""
+
+    def __init__(self, width: int = 32, kind: type[torch.optim.Optimizer] = torch.optim.AdamW) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.BatchNorm1d(width), torch.nn.Linear(width, 1))
+        bias = [self.model[2].bias]
+        rest = [parameter for parameter in self.model.parameters() if parameter is not bias[0]]
+        self.optimizer = kind([{"params": rest}, {"params": bias, "lr": 0.5}], lr=0.1)  # type: ignore[call-arg]
+        self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+        self.notes = Notes()
+
+    def objects(self) -> dict[str, object]:
+        return {"model": self.model, "optimizer": self.optimizer, "schedule": self.schedule, "notes": self.notes}
+
+    def step(self, number: int) -> None:
+        generator = torch.Generator().manual_seed(number)
+        self.model(torch.randn(16, 8, generator=generator)).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.schedule.step()
+        self.notes.seen[number % 5] += 1
+
+    def digest(self) -> str:
+        tracked = Tracked()
+        for name, thing in sorted(self.objects().items()):
+            tracked.add(name, thing)
+        return tracked.digest()
+
+
+class Notes:
+    def __init__(self) -> None:
+        self.seen = numpy.zeros(5)
+        self.name = "none"
+
+    def state_dict(self) -> dict[str, object]:
+        return {"seen": self.seen, "name": self.name}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        self.seen, self.name = state["seen"], state["name"]  # type: ignore[assignment]
+
+
+def steps_in(folder: Path) -> list[int]:
+    pointers, damages = Archive(open_store(str(folder))).pointers()
+    assert damages == []
+    return [pointer.step for pointer in pointers]
+
+
+# Saving and restoring
+
+
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
+def test_what_is_restored_is_what_was_saved_and_training_goes_on_alike(
+    make: Callable[..., Checkpointer], kind: type[torch.optim.Optimizer]
+) -> None:
+    setup, digests = Setup(kind=kind), {}
+    checkpointer = make(every=3)
+    assert checkpointer.restore(**setup.objects()) is None
+    for step in range(1, 12):
+        setup.step(step)
+        digests[step] = setup.digest()
+        assert checkpointer.save(step, **setup.objects()) == (step % 3 == 0)
+    checkpointer.close()
+    assert checkpointer.report().durable == checkpointer.report().begun == 3
+    other = Setup(kind=kind)
+    other.notes.name = "other"
+    again = make()
+    assert again.restore(**dict(reversed(other.objects().items()))) == 9
+    assert again.report().durable_step == 9
+    assert other.digest() == digests[9]
+    for step in (10, 11):
+        other.step(step)
+    assert other.digest() == digests[11]
+
+
+def test_a_forced_save_is_made_at_any_step_and_the_state_may_grow(make: Callable[..., Checkpointer], tmp_path: Path) -> None:
+    setup, checkpointer = Setup(), make(every=100)
+    digests = {}
+    for step in (0, 1, 2):
+        if step:
+            setup.step(step)
+        digests[step] = setup.digest()
+        assert checkpointer.save(step, force=True, **setup.objects())
+        assert checkpointer.save(step, force=True, **setup.objects())  # the same again: it is there already
+    checkpointer.wait()
+    assert steps_in(tmp_path / "run") == [2, 1, 0]
+    setup.step(3)
+    assert make().restore(**setup.objects()) == 2
+    assert setup.digest() == digests[2]
+
+
+def test_a_step_back_is_refused_until_a_restore_went_back(make: Callable[..., Checkpointer], tmp_path: Path) -> None:
+    setup, checkpointer = Setup(), make()
+    for step in (1, 5):
+        checkpointer.save(step, **setup.objects())
+        checkpointer.wait()
+    with pytest.raises(ConfigError, match=r"save\(4\) after step 5"):
+        checkpointer.save(4, **setup.objects())
+    Archive(open_store(str(tmp_path / "run"))).store.remove("pointers/000000000002.json")
+    assert checkpointer.restore(**setup.objects()) == 1
+    checkpointer.save(4, **setup.objects())
+    checkpointer.wait()
+    assert steps_in(tmp_path / "run")[0] == 4
+
+
+def test_who_was_replaced_can_no_longer_save(make: Callable[..., Checkpointer], tmp_path: Path) -> None:
+    setup = Setup()
+    old, new = make(), make()
+    old.save(1, **setup.objects())
+    old.wait()
+    assert new.restore(**setup.objects()) == 1
+    new.save(2, **setup.objects())
+    new.wait()
+    old.save(3, **setup.objects())
+    with pytest.warns(RuntimeWarning, match="fenced"), pytest.raises(StateError, match="fenced"):
+        old.wait()
+    old.wait()  # raised once
+    assert steps_in(tmp_path / "run") == [2, 1]
+
+
+def test_old_checkpoints_go_as_asked(make: Callable[..., Checkpointer], tmp_path: Path) -> None:
+    setup, checkpointer = Setup(), make(keep_last=2, keep_every=4)
+    for step in range(1, 8):
+        checkpointer.save(step, **setup.objects())
+        checkpointer.wait()
+    assert steps_in(tmp_path / "run") == [7, 6, 4]
+
+
+def test_what_cannot_be_saved_is_refused_by_name(make: Callable[..., Checkpointer]) -> None:
+    checkpointer = make()
+    with pytest.raises(ConfigError, match="name what is to be saved"):
+        checkpointer.save(1)
+    with pytest.raises(ConfigError, match="thing is a dict without state_dict"):
+        checkpointer.save(1, thing={})
+    with pytest.raises(ConfigError, match=r"model\.weight is on the meta device"):
+        checkpointer.save(1, model=torch.nn.Linear(2, 2, device="meta"))
+    with pytest.raises(ConfigError, match="every=0"):
+        make(every=0)
+
+
+# Damage and strangers
+
+
+def flip(file: Path, offset: int) -> None:
+    data = bytearray(file.read_bytes())
+    data[offset] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    setup, checkpointer = Setup(), make()
+    digests = {}
+    for step in (1, 2, 3):
+        setup.step(step)
+        digests[step] = setup.digest()
+        checkpointer.save(step, **setup.objects())
+    checkpointer.wait()
+    folders = sorted((tmp_path / "run").glob("step-*"))
+    flip(folders[2] / "shard-00000.safetensors", -100)
+    with pytest.warns(RuntimeWarning, match=r"shard-00000\.safetensors.*; taking the checkpoint before it"):
+        assert checkpointer.restore(**setup.objects()) == 2
+    assert setup.digest() == digests[2]
+    flip(folders[1] / "manifest.json", 50)
+    (folders[0] / "shard-00000.safetensors").unlink()
+    with pytest.warns(RuntimeWarning, match=r"manifest\.json"), pytest.raises(StateError, match="all checkpoints in"):
+        make().restore(**setup.objects())
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            lambda setup: setup.update(model=torch.nn.Linear(8, 4)),
+            r"model\.weight is absent there, and float32\[4, 8\] here",
+        ),
+        (lambda setup: setup["model"].add_module("more", torch.nn.Linear(1, 1)), r"model\.more\.weight is absent there"),
+        (lambda setup: setup["model"].half(), r"model\.0\.weight is float32\[32, 8\] there, and float16\[32, 8\] here"),
+        (
+            lambda setup: setup.pop("notes"),
+            "it holds model, notes, optimizer, schedule, and what is to be restored is model",
+        ),
+        (lambda setup: setup.update(optimizer=torch.optim.SGD(setup["model"].parameters())), "groups of 5, 1 parameters"),
+        (lambda setup: setup.update(optimizer=Setup(kind=torch.optim.SGD).optimizer), "optimizer has no 'dampening' there"),
+    ],
+)
+def test_a_checkpoint_of_something_else_is_refused_before_anything_is_overwritten(
+    make: Callable[..., Checkpointer], change: Callable[[dict[str, object]], object], words: str
+) -> None:
+    setup, checkpointer = Setup(), make()
+    setup.step(1)
+    checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    objects = Setup().objects()
+    change(objects)
+    tracked = Tracked()
+    for name, thing in objects.items():
+        tracked.add(name, thing)
+    before = tracked.digest()
+    with pytest.raises(ConfigError, match=words):
+        checkpointer.restore(**objects)
+    assert tracked.digest() == before
+
+
+# The writer
+
+
+def test_the_writer_has_no_torch(make: Callable[..., Checkpointer]) -> None:
+    code = "import sys, regrow.agent.writer; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
+    setup, checkpointer = Setup(), make()
+    checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    maps = Path(f"/proc/{writer(checkpointer)}/maps").read_text()
+    assert "regrow-arena" in maps and "torch" not in maps
+
+
+@pytest.mark.parametrize("point", WRITING)
+def test_a_writer_that_is_killed_is_replaced_and_the_save_completes(
+    make: Callable[..., Checkpointer], tmp_path: Path, point: str
+) -> None:
+    setup = Setup()
+    checkpointer = make(_faults=f"writer:{point}:SIGKILL,writer.1:{point}:SIGKILL")
+    digests = {}
+    for step in (1, 2):
+        setup.step(step)
+        digests[step] = setup.digest()
+        checkpointer.save(step, **setup.objects())
+    with pytest.warns(RuntimeWarning, match="the writer of step 1 died"):
+        checkpointer.wait()
+    report = checkpointer.report()
+    # A save whose pointer was made is complete: the next writer only finds it so, and passes no point again.
+    assert (report.durable, report.given_up, report.attempts_failed) == (2, 0, 2)
+    assert steps_in(tmp_path / "run") == [2, 1]
+    assert make().restore(**setup.objects()) == 2
+    assert setup.digest() == digests[2]
+    checkpointer.close()
+    assert len(list((tmp_path / "run").glob("step-*"))) == 2, "leftovers are swept"
+
+
+def test_a_writer_that_always_dies_costs_that_save_and_not_the_training(make: Callable[..., Checkpointer]) -> None:
+    setup = Setup()
+    checkpointer = make(_faults=",".join(f"writer.{life}:save-shard:SIGKILL" for life in range(10)))
+    checkpointer.save(1, **setup.objects())
+    with pytest.warns(RuntimeWarning), pytest.raises(InfraError, match="10 writers died over it"):
+        checkpointer.wait()
+    checkpointer.save(2, **setup.objects())
+    checkpointer.wait()
+    assert checkpointer.report().durable_step == 2
+
+
+def stopped(checkpointer: Checkpointer, setup: Setup) -> int:
+    """Its writer, after one save, made to stand still."""
+    checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    pid = writer(checkpointer)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+def test_the_third_save_waits_until_the_first_is_durable(
+    make: Callable[..., Checkpointer], capfd: pytest.CaptureFixture[str]
+) -> None:
+    setup, checkpointer = Setup(), make()
+    pid = stopped(checkpointer, setup)
+    for step in (2, 3):
+        setup.step(step)
+        checkpointer.save(step, **setup.objects())
+    setup.step(4)
+    begun = threading.Event()
+
+    def third() -> None:
+        checkpointer.save(4, **setup.objects())
+        begun.set()
+
+    thread = threading.Thread(target=third)
+    thread.start()
+    said = []
+    wait_for(lambda: said.append(capfd.readouterr().err) or "the save of step 4 waits for those before it" in "".join(said))
+    assert not begun.is_set()
+    os.kill(pid, signal.SIGCONT)
+    thread.join()
+    checkpointer.wait()
+    report = checkpointer.report()
+    assert report.durable == 4 and 2.0 < report.crowded_s <= report.blocked_s
+    assert "step 2, 0 of 0 MB durable" in "".join(said)
+
+
+def test_a_save_that_does_not_become_durable_is_given_up_loudly(make: Callable[..., Checkpointer]) -> None:
+    setup, checkpointer = Setup(), make(patience_s=1.0)
+    pid = stopped(checkpointer, setup)
+    setup.step(2)
+    checkpointer.save(2, **setup.objects())
+    with pytest.warns(RuntimeWarning, match="step 2 is given up"):
+        wait_for(lambda: setup.step(3) or checkpointer.report().given_up)
+        setup.step(4)  # the warning comes in an optimizer's step
+    with pytest.raises(InfraError, match="nothing of it became durable for 1 s"):
+        checkpointer.wait()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+    checkpointer.save(5, **setup.objects())
+    checkpointer.wait()
+    assert checkpointer.report().durable_step == 5
+
+
+def test_a_save_during_which_something_changed_is_void_and_the_next_is_not(make: Callable[..., Checkpointer]) -> None:
+    setup, checkpointer = Setup(), make()
+    setup.step(1)
+    checkpointer.save(1, **setup.objects())
+    checkpointer.copied()
+    for arena in checkpointer._saving._arenas._all:  # type: ignore[union-attr]
+        arena._lock.acquire()  # no copy can begin
+    checkpointer.save(2, **setup.objects())
+    with torch.no_grad():
+        setup.model[0].weight.add_(1.0)
+    for arena in checkpointer._saving._arenas._all:  # type: ignore[union-attr]
+        arena._lock.release()
+    with (
+        pytest.warns(RuntimeWarning),
+        pytest.raises(StateError, match=r"step 2 is not saved: model\.0\.weight changed while"),
+    ):
+        checkpointer.wait()
+    expected = setup.digest()
+    checkpointer.save(3, **setup.objects())
+    with torch.no_grad():
+        setup.model[0].weight.add_(1.0)
+    checkpointer.wait()
+    assert checkpointer.restore(**setup.objects()) == 3
+    assert setup.digest() == expected
+
+
+# What is left behind
+
+
+def mapped(pid: int | str = "self") -> bool:
+    names = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
+    return any("regrow-arena" in name for name in [*names, Path(f"/proc/{pid}/maps").read_text()])
+
+
+def test_after_close_nothing_runs_on(make: Callable[..., Checkpointer]) -> None:
+    setup, checkpointer = Setup(), make()
+    shared = sorted(os.listdir("/dev/shm"))
+    checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    pid = writer(checkpointer)
+    assert mapped() and sorted(os.listdir("/dev/shm")) == shared
+    checkpointer.close()
+    checkpointer.close()
+    assert not mapped() and not Path(f"/proc/{pid}").exists()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("regrow-")]
+    with pytest.raises(ConfigError, match="is closed"):
+        checkpointer.save(2, **setup.objects())
+
+
+def test_a_forked_child_holds_nothing_and_is_not_held_up(make: Callable[..., Checkpointer]) -> None:
+    setup, checkpointer = Setup(), make()
+    checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    wake, woken = os.pipe()
+    for arena in checkpointer._saving._arenas._all:  # type: ignore[union-attr]
+        arena._lock.acquire()
+    checkpointer.save(2, **setup.objects())  # the child is forked in the middle of a copy
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of forking with threads
+        child = os.fork()
+    if child == 0:
+        try:
+            setup.optimizer.zero_grad()
+            setup.optimizer.step()
+            with contextlib.suppress(ConfigError):
+                checkpointer.save(3, **setup.objects())
+                os._exit(1)
+            checkpointer.close()
+            os.read(wake, 1)
+        finally:
+            os._exit(0)
+    for arena in checkpointer._saving._arenas._all:  # type: ignore[union-attr]
+        arena._lock.release()
+    try:
+        wait_for(lambda: not mapped(child))
+        pid = writer(checkpointer)
+        checkpointer.close()
+        assert not Path(f"/proc/{pid}").exists()
+    finally:
+        os.write(woken, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_memory_is_made_ready_once_the_optimizer_has_state(make: Callable[..., Checkpointer]) -> None:
+    setup, checkpointer = Setup(width=1000), make()
+    checkpointer.restore(**setup.objects())
+    arenas = checkpointer._saving._arenas._all  # type: ignore[union-attr]
+    setup.step(1)
+    assert [arena.size_bytes for arena in arenas] == [0, 0]
+    setup.step(2)
+    wait_for(lambda: all(arena.has_room(100_000) for arena in arenas))
+    addresses = {arena.address for arena in arenas}
+    checkpointer.save(2, **setup.objects())
+    checkpointer.wait()
+    assert {arena.address for arena in arenas} == addresses
+
+
+def test_the_door_is_cheap() -> None:
+    code = "import sys, regrow; regrow.checkpoint; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=DEADLINE_S)
+    assert regrow.checkpoint.Checkpointer is Checkpointer
