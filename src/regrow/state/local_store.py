@@ -271,8 +271,10 @@ class _Blocks:
 
     def _write_straight(self, rest: memoryview) -> int:
         """From the caller's memory; 0 when that cannot be."""
-        if self._held or not self._is_direct or len(rest) < BLOCK_BYTES:
+        if self._held % PAGE_BYTES or not self._is_direct or len(rest) < BLOCK_BYTES:
             return 0
+        self._write(self._block[: self._held])  # a header of whole pages must not make all that follows go through the block
+        self._held = 0
         faultpoint("save-block")
         try:
             return os.write(self._fd, rest[:BLOCK_BYTES])
