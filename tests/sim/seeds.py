@@ -14,7 +14,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "BlamesItsOwnKill": (2337, 20, "outcome"),
     "TakesTheDoomedForDead": (2265, 20, "outcome"),
     "ForgetsTheStop": (317, 20, "outcome"),
-    "ConcludesAtOnce": (8426, 40, "outcome"),
+    "ConcludesAtOnce": (11032, 40, "outcome"),
     "ForgetsTheBudget": (18, 6, "budget"),
     "ForgetsTheBase": (2244, 6, "outcome"),
     "AwaitsTheRetired": (483, 6, "wishes"),

@@ -1,8 +1,8 @@
 """Carries out volleys on a job's processes, and keeps within what the job promises: one holder of the state stays unhurt.
 
-A worker is unhurt when it has a seat in the newest roster, has committed a step, and was not struck; or was only stopped
-for a while, and has committed a step since then. Before each volley one of those, drawn anew, is spared; with none there is
-no blow at a worker.
+A worker is unhurt when it has a seat in the newest roster, has committed a step as a member, and was not struck; or was only
+stopped for a while, and has committed a step since then. Before each volley one of those, drawn anew, is spared; with none
+there is no blow at a worker.
 """
 
 import signal

@@ -148,9 +148,12 @@ class Subject:
         return None if saved is None else saved.roster
 
     def last_commit(self, member: Member) -> tuple[int, int] | None:
-        """Its newest step, and when that was (the monotonic clock's nanoseconds)."""
-        lines = tail(self._journal, str(member), 1 << 14)
-        return next(((line.what.step, line.ns) for line in reversed(lines) if isinstance(line.what, Committed)), None)
+        """Its newest step as a member, and when that was (the monotonic clock's nanoseconds). Who has only listened holds no
+        state in anybody's eyes."""
+        for line in reversed(tail(self._journal, str(member), 1 << 14)):
+            if isinstance(line.what, Committed) and line.what.by != "record":
+                return line.what.step, line.ns
+        return None
 
     def is_child(self, pid: int) -> bool:
         """Pids are used again: a process is the job's only while it is a child of its launcher."""
