@@ -192,6 +192,7 @@ def test_a_full_disk_stops_no_training_and_no_later_save(small_disk: Path) -> No
         checkpointer.wait()
         report = checkpointer.report()
         assert (report.durable, report.given_up) == (3, 0)
+        checkpointer.close()
         assert [pointer.step for pointer in checkpoints(small_disk / "run")] == [3]
 
 

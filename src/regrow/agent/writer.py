@@ -25,7 +25,7 @@ from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.parentage import die_with_parent
-from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term
+from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned
 from regrow.state.archive import Archive
 from regrow.state.store import Store
 from regrow.state.stores import open_store
@@ -103,8 +103,9 @@ class Writer:
             archive.sweep()  # what dead saves left may be the very room that is missing
         pointer = archive.write(msgspec.structs.replace(draft, term=draft.term or self._term), self._arena.view)
         seconds = time.monotonic() - begun_s
-        trouble = self._prune(archive)
-        self._tell(Persisted(pointer=pointer, seconds=seconds, trouble=trouble))
+        self._tell(Persisted(pointer=pointer, seconds=seconds))
+        if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
+            self._tell(Unpruned(why=trouble))
 
     def _prune(self, archive: Archive) -> str:
         """The save is durable whatever becomes of older ones."""
@@ -113,7 +114,7 @@ class Writer:
                 archive.sweep()  # and what the writer before this one left of the same save
                 self._is_swept = True
             archive.prune(self._setting.retention)
-        except (InfraError, StateError) as error:
+        except Exception as error:  # the edge of the process, as above
             return f"an old checkpoint cannot be removed: {error}"
         return ""
 

@@ -51,8 +51,12 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     pointer: Pointer
     seconds: float
-    trouble: str = ""
-    """What went wrong afterwards: an old checkpoint that could not be removed."""
 
 
-FromWriter = Term | Progress | Failed | Persisted
+class Unpruned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Said some time after a save: an old checkpoint could not be removed."""
+
+    why: str
+
+
+FromWriter = Term | Progress | Failed | Persisted | Unpruned

@@ -37,7 +37,8 @@ class Handover:
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else []
         try:
             sent = self._sock.sendmsg([data], rights, socket.MSG_NOSIGNAL)
-            self._sock.sendall(data[sent:], socket.MSG_NOSIGNAL)
+            if sent < len(data):  # sending nothing fails where the other end was closed meanwhile
+                self._sock.sendall(data[sent:], socket.MSG_NOSIGNAL)
         except OSError as error:
             raise PeerError(f"the process at the other end is gone: {error}") from error
 

@@ -22,7 +22,6 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from regrow.state.memory import plain
 from regrow.worker.arena import Arena
-from regrow.worker.niceness import be_nice
 
 _CLONE_BYTES = 16 << 20
 """A tensor on a GPU up to this size is copied there, so that nobody waits for the GPU."""
@@ -137,7 +136,7 @@ class Hold:
             self._before_step(self.wait())
 
     def _run(self) -> None:
-        be_nice()
+        # At the priority of training, which waits for it sooner or later: a nice thread would starve beside other processes.
         while (copy := self._copies.get()) is not None:
             outcome = _carried_out(copy)
             copy.done(outcome)

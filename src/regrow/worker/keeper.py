@@ -18,7 +18,7 @@ import msgspec
 from regrow.core.draft import Draft
 from regrow.core.errors import InfraError, PeerError, StateError
 from regrow.shell.backoff import Backoff
-from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term
+from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned
 from regrow.wire.handover import Handover
 from regrow.worker.account import Account
 from regrow.worker.arena import Arena
@@ -71,9 +71,7 @@ class Keeper:
         while (save := self._saves.get()) is not None:
             step = save.draft.step
             try:
-                done = self._persisted(save)
-                if done.trouble:
-                    self._account.failed(done.trouble, attempts=0)
+                self._persist(save)
                 outcome = None
             except (InfraError, StateError) as error:
                 outcome = error
@@ -87,14 +85,15 @@ class Keeper:
                 self._account.given_up(outcome)
         self._dismiss()
 
-    def _persisted(self, save: Save) -> Persisted:
+    def _persist(self, save: Save) -> None:
         backoff, deaths = Backoff(), 0
         wait = _Wait(save, self._patience_s)
         while True:
             try:
                 if self._writer is None:
                     self._writer = self._started()
-                return self._followed(self._writer, wait)
+                self._follow(self._writer, wait)
+                return
             except (PeerError, OSError) as error:
                 deaths += 1
                 why = f"the writer of step {wait.step} died ({self._buried() or error})"
@@ -105,7 +104,7 @@ class Keeper:
                     ) from error
                 time.sleep(backoff.delay_s())
 
-    def _followed(self, writer: "_Writer", wait: "_Wait") -> Persisted:
+    def _follow(self, writer: "_Writer", wait: "_Wait") -> None:
         """What the writer says until this save is durable."""
         draft = msgspec.structs.replace(wait.save.draft, term=self._term)
         writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.arena.fd)
@@ -125,8 +124,10 @@ class Keeper:
                 case Failed(attempt=attempt, why=why):
                     wait.failed(attempt, why)
                     self._account.failed(f"step {wait.step} cannot be saved yet, and is tried again: {why}")
-                case Persisted() as done:
-                    return done
+                case Unpruned(why=why):
+                    self._account.noticed(why)
+                case Persisted():
+                    return
 
     def _started(self) -> "_Writer":
         setting = msgspec.structs.replace(self._setting, has_term=self._term > 0, incarnation=self._writers)

@@ -1,0 +1,280 @@
+"""Claim: saving 1 GB of state blocks the training thread for at most a tenth of what the best of torch's own ways does.
+
+One process trains a stack of linear layers (fp32, AdamW, one thread, so that a core is free) and saves once a round in each
+of these ways, which alternate. A save is begun after an optimizer step and the next step follows at once.
+
+    blocked    the call, and what the next optimizer step has to wait for it
+    durable    from the call until the bytes are fsynced, while training goes on
+    idle       the same, while nothing else runs
+
+The plain writer writes the same number of bytes from memory to an O_DIRECT file, 8 MiB at a time, and fsyncs.
+
+    python benchmarks/checkpoint.py FOLDER [--layers 20] [--rounds 5] [--json FILE]
+"""
+
+import argparse
+import json
+import mmap
+import os
+import platform
+import shutil
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+
+import torch
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
+
+from regrow.checkpoint import Checkpointer
+
+WIDTH = 2048
+BATCH = 64
+BLOCK_BYTES = 8 << 20
+REUSED = StagingOptions(
+    use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
+)
+"""What a machine without a GPU can do; the stager keeps its memory from one save to the next."""
+
+
+class Loop:
+    """Training that can be asked for a step at any time."""
+
+    def __init__(self, layers: int) -> None:
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
+        self.batch = torch.randn(BATCH, WIDTH)
+        self.index = 0
+
+    def forward_and_backward(self) -> None:
+        self.model(self.batch).square().mean().backward()
+
+    def step(self) -> None:
+        self.forward_and_backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.index += 1
+
+    def state(self) -> dict[str, object]:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    @property
+    def size_bytes(self) -> int:
+        state = [value for entry in self.optimizer.state.values() for value in entry.values()]
+        return sum(tensor.nbytes for tensor in [*self.model.state_dict().values(), *state])
+
+
+def synced(folder: Path) -> None:
+    for path in [*folder.rglob("*"), folder]:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.close(fd)
+
+
+class Regrow:
+    def __init__(self, loop: Loop, folder: Path) -> None:
+        self._loop = loop
+        self.checkpointer = Checkpointer(folder / "regrow", keep_last=1)
+        self.objects = {"model": loop.model, "optimizer": loop.optimizer}
+        self.checkpointer.restore(**self.objects)
+        self._held_s = 0.0
+
+    def begin(self) -> None:
+        self._held_s = self.checkpointer.report().held_s
+        self.checkpointer.save(self._loop.index, **self.objects)
+
+    def before_step(self) -> None:
+        self.checkpointer.copied()  # the optimizer's hook would wait for the same
+
+    def is_durable(self) -> bool:
+        report = self.checkpointer.report()
+        return report.begun == report.durable
+
+    def finish(self) -> None:
+        self.checkpointer.wait()
+
+
+class Blocking:
+    """torch.save, or DCP's save."""
+
+    def __init__(self, save: Callable[[Path], None], folder: Path) -> None:
+        self._save, self._folder = save, folder
+
+    def begin(self) -> None:
+        self._folder.mkdir()
+        self._save(self._folder)
+        synced(self._folder)
+
+    def before_step(self) -> None:
+        pass
+
+    def is_durable(self) -> bool:
+        return True
+
+    def finish(self) -> None:
+        shutil.rmtree(self._folder)
+
+
+class Async:
+    """DCP's async_save, which has copied the state when it returns, and writes from a thread."""
+
+    def __init__(self, loop: Loop, folder: Path, stager: AsyncStager | None) -> None:
+        self._loop, self._folder, self._stager = loop, folder, stager
+        self._future: Future[object]
+
+    def begin(self) -> None:
+        self._future = dcp.async_save(self._loop.state(), checkpoint_id=self._folder, async_stager=self._stager)
+
+    def before_step(self) -> None:
+        pass
+
+    def is_durable(self) -> bool:
+        return self._future.done()
+
+    def finish(self) -> None:
+        self._future.result()
+        shutil.rmtree(self._folder)
+
+
+Way = Regrow | Blocking | Async
+
+
+def training(loop: Loop, way: Way) -> dict[str, float]:
+    loop.step()
+    begun_s = time.monotonic()
+    way.begin()
+    blocked_s = time.monotonic() - begun_s
+    loop.forward_and_backward()
+    waiting_s = time.monotonic()
+    way.before_step()
+    blocked_s += time.monotonic() - waiting_s
+    loop.optimizer.step()
+    loop.optimizer.zero_grad()
+    loop.index += 1
+    while not way.is_durable():
+        loop.step()
+    durable_s = time.monotonic() - begun_s
+    way.finish()
+    return {"blocked_s": blocked_s, "durable_s": durable_s}
+
+
+def idle(loop: Loop, way: Way) -> float:
+    loop.step()
+    begun_s = time.monotonic()
+    way.begin()
+    way.before_step()
+    while not way.is_durable():
+        time.sleep(0.001)
+    durable_s = time.monotonic() - begun_s
+    way.finish()
+    return durable_s
+
+
+def plain(path: Path, memory: mmap.mmap, size_bytes: int) -> float:
+    begun_s = time.monotonic()
+    view = memoryview(memory)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_DIRECT)
+    for start in range(0, size_bytes, BLOCK_BYTES):
+        os.write(fd, view[start : start + BLOCK_BYTES])
+    os.fsync(fd)
+    os.close(fd)
+    seconds = time.monotonic() - begun_s
+    path.unlink()
+    return seconds
+
+
+def memcpy_s(size_bytes: int) -> float:
+    source, target = torch.ones(size_bytes, dtype=torch.uint8), torch.zeros(size_bytes, dtype=torch.uint8)
+    times = []
+    for _ in range(5):
+        begun_s = time.monotonic()
+        target.copy_(source)
+        times.append(time.monotonic() - begun_s)
+    return statistics.median(times)
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="on the disk that is measured; made, and removed afterwards")
+    parser.add_argument("--layers", type=int, default=20, help="of 50 MB each, with their optimizer state")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="add the figures to this file, a line of JSON")
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore", category=UserWarning)
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    args.folder.mkdir(parents=True)
+    loop = Loop(args.layers)
+    regrow = Regrow(loop, args.folder)
+    scratch = args.folder / "other"
+    ways: dict[str, Way] = {
+        "regrow": regrow,
+        "torch.save": Blocking(lambda folder: torch.save(loop.state(), folder / "state.pt"), scratch),
+        "dcp save": Blocking(lambda folder: dcp.save(loop.state(), checkpoint_id=folder), scratch),
+        "dcp async": Async(loop, scratch, None),
+        "dcp async, reused stager": Async(loop, scratch, DefaultStager(REUSED)),
+    }
+    for _ in range(3):
+        loop.step()
+    size_bytes = loop.size_bytes
+    memory = mmap.mmap(-1, -(-size_bytes // BLOCK_BYTES) * BLOCK_BYTES)
+    memory[:] = os.urandom(BLOCK_BYTES) * (len(memory) // BLOCK_BYTES)
+    times: dict[str, dict[str, list[float]]] = {name: {"blocked": [], "durable": [], "idle": []} for name in ways}
+    plain_s, steps_s = [], []
+    for number in range(args.rounds + 1):
+        begun_s = time.monotonic()
+        loop.step()
+        steps_s.append(time.monotonic() - begun_s)
+        for name, way in ways.items():
+            found = training(loop, way)
+            times[name]["blocked"].append(found["blocked_s"])
+            times[name]["durable"].append(found["durable_s"])
+            times[name]["idle"].append(idle(loop, way))
+            print(
+                f"{number} {name:26} " + " ".join(f"{key} {each[-1]:.3f}" for key, each in times[name].items()), flush=True
+            )
+        plain_s.append(plain(args.folder / "plain", memory, size_bytes))
+        print(f"{number} plain {plain_s[-1]:.3f}", flush=True)
+    restores_s = []
+    for _ in range(4):
+        begun_s = time.monotonic()
+        regrow.checkpointer.restore(**regrow.objects)
+        restores_s.append(time.monotonic() - begun_s)
+    figures = {
+        "machine": {"cores": os.cpu_count(), "torch": torch.__version__, "kernel": platform.release()},
+        "state_bytes": size_bytes,
+        "rounds": args.rounds,
+        "step_s": summary(steps_s),
+        "first_blocked_s": {name: each["blocked"][0] for name, each in times.items()},
+        "later": {name: {key: summary(values[1:]) for key, values in each.items()} for name, each in times.items()},
+        "plain_s": summary(plain_s[1:]),
+        "restore_s": {"first": restores_s[0], **summary(restores_s[1:])},
+        "memcpy_s": memcpy_s(size_bytes),
+    }
+    regrow.checkpointer.close()
+    shutil.rmtree(args.folder)
+    others = [name for name in ways if name != "regrow"]
+    best = min(figures["later"][name]["blocked"]["median"] for name in others)
+    ours = figures["later"]["regrow"]
+    figures["ratios"] = {
+        "blocked to the best other": ours["blocked"]["median"] / best,
+        "first blocked to later": figures["first_blocked_s"]["regrow"] / ours["blocked"]["median"],
+        "idle durable to plain writer": ours["idle"]["median"] / figures["plain_s"]["median"],
+        "restore to memcpy": figures["restore_s"]["median"] / figures["memcpy_s"],
+    }
+    print(json.dumps(figures, indent=1))
+    if args.json:
+        with args.json.open("a") as file:
+            file.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()
