@@ -81,10 +81,8 @@ class Regrow:
         self.checkpointer = Checkpointer(folder / "regrow", keep_last=1)
         self.objects = {"model": loop.model, "optimizer": loop.optimizer}
         self.checkpointer.restore(**self.objects)
-        self._held_s = 0.0
 
     def begin(self) -> None:
-        self._held_s = self.checkpointer.report().held_s
         self.checkpointer.save(self._loop.index, **self.objects)
 
     def before_step(self) -> None:
@@ -94,8 +92,9 @@ class Regrow:
         report = self.checkpointer.report()
         return report.begun == report.durable
 
-    def finish(self) -> None:
+    def finish(self) -> float:
         self.checkpointer.wait()
+        return self.checkpointer.report().persisted_s
 
 
 class Blocking:
@@ -103,11 +102,14 @@ class Blocking:
 
     def __init__(self, save: Callable[[Path], None], folder: Path) -> None:
         self._save, self._folder = save, folder
+        self._durable_s = 0.0
 
     def begin(self) -> None:
+        begun_s = time.monotonic()
         self._folder.mkdir()
         self._save(self._folder)
         synced(self._folder)
+        self._durable_s = time.monotonic() - begun_s
 
     def before_step(self) -> None:
         pass
@@ -115,8 +117,9 @@ class Blocking:
     def is_durable(self) -> bool:
         return True
 
-    def finish(self) -> None:
+    def finish(self) -> float:
         shutil.rmtree(self._folder)
+        return self._durable_s
 
 
 class Async:
@@ -125,9 +128,12 @@ class Async:
     def __init__(self, loop: Loop, folder: Path, stager: AsyncStager | None) -> None:
         self._loop, self._folder, self._stager = loop, folder, stager
         self._future: Future[object]
+        self._durable_s = 0.0
 
     def begin(self) -> None:
+        begun_s = time.monotonic()
         self._future = dcp.async_save(self._loop.state(), checkpoint_id=self._folder, async_stager=self._stager)
+        self._future.add_done_callback(lambda _: self._done(begun_s))
 
     def before_step(self) -> None:
         pass
@@ -135,9 +141,13 @@ class Async:
     def is_durable(self) -> bool:
         return self._future.done()
 
-    def finish(self) -> None:
+    def finish(self) -> float:
         self._future.result()
         shutil.rmtree(self._folder)
+        return self._durable_s
+
+    def _done(self, begun_s: float) -> None:
+        self._durable_s = time.monotonic() - begun_s
 
 
 Way = Regrow | Blocking | Async
@@ -157,21 +167,16 @@ def training(loop: Loop, way: Way) -> dict[str, float]:
     loop.index += 1
     while not way.is_durable():
         loop.step()
-    durable_s = time.monotonic() - begun_s
-    way.finish()
-    return {"blocked_s": blocked_s, "durable_s": durable_s}
+    return {"blocked_s": blocked_s, "durable_s": way.finish()}
 
 
 def idle(loop: Loop, way: Way) -> float:
     loop.step()
-    begun_s = time.monotonic()
     way.begin()
     way.before_step()
     while not way.is_durable():
         time.sleep(0.001)
-    durable_s = time.monotonic() - begun_s
-    way.finish()
-    return durable_s
+    return way.finish()
 
 
 def plain(path: Path, memory: mmap.mmap, size_bytes: int) -> float:
@@ -252,6 +257,7 @@ def main() -> None:
         "machine": {"cores": os.cpu_count(), "torch": torch.__version__, "kernel": platform.release()},
         "state_bytes": size_bytes,
         "rounds": args.rounds,
+        "load": os.getloadavg()[0],
         "step_s": summary(steps_s),
         "first_blocked_s": {name: each["blocked"][0] for name, each in times.items()},
         "later": {name: {key: summary(values[1:]) for key, values in each.items()} for name, each in times.items()},
