@@ -16,7 +16,7 @@ from donors import DEADLINE_S, JOINER, KEY, STEP, TOKEN, Donors, Valve
 from regrow.core.errors import Mismatch, PeerError, StateError
 from regrow.core.messages import Offer
 from regrow.core.roster import Endpoint, Member
-from regrow.core.stripes import PIECE_BYTES, Underway
+from regrow.core.stripes import PIECE_BYTES, Underway, count
 from regrow.state.tracked import Tracked
 from regrow.worker.healing import Received
 from regrow.worker.replica import Replica
@@ -107,6 +107,11 @@ class Begun:
         """All pieces have come, and whoever gave them has declared what it holds."""
         wait_until(lambda: isinstance(now := self.fetch.outcome(), Underway) and now.missing == 0 and len(now.silent) == 2)
 
+    def wait_first(self) -> None:
+        """A piece has come. What a donor had sent when it was killed may be lost on the way."""
+        pieces = count(sum(tensor.nbytes for tensor in large(True).flatten().tensors))
+        wait_until(lambda: isinstance(now := self.fetch.outcome(), Underway) and now.missing == pieces - 1)
+
     def taken(self) -> Received:
         received = self._future.result(DEADLINE_S)
         self._replica.take(received)
@@ -122,10 +127,13 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_donor_killed_in_the_middle_costs_only_what_it_owed(size: int, tmp_path: Path) -> None:
-    with Donors(size, large, holds=False, faults="r1:serving:nth=2:SIGKILL", run_dir=str(tmp_path)) as donors:
+    with Donors(size, large, holds=False, faults="r1:serving:nth=2:SIGSTOP", run_dir=str(tmp_path)) as donors:
         replica = joiner()
         begun = Begun(fetching(donors, stall_s=3600.0), replica)
         donors.tell(R1, "hold")
+        wait_until(lambda: donors.is_stopped(R1))
+        begun.wait_first()
+        donors.signal(R1, signal.SIGKILL)
         donors.processes[R1].join(DEADLINE_S)
         for member in donors.endpoints.keys() - {R1}:
             donors.tell(member, "hold")
@@ -141,6 +149,7 @@ def test_a_donor_that_stands_still_in_the_middle_is_not_waited_for_when_the_othe
         begun = Begun(fetching(donors, stall_s=3600.0), replica)
         donors.tell(R1, "hold")
         wait_until(lambda: donors.is_stopped(R1))
+        begun.wait_first()
         for member in (R0, R2):
             donors.tell(member, "hold")
         received = begun.taken()
@@ -158,6 +167,7 @@ def test_a_slow_donor_cannot_spoil_a_piece_that_has_come_from_another() -> None:
         begun = Begun(fetching(donors, stall_s=3600.0), replica)
         donors.tell(R1, "hold")
         assert valve.is_reached.wait(DEADLINE_S)
+        begun.wait_first()
         donors.tell(R0, "hold")
         wait_until(lambda: isinstance(now := begun.fetch.outcome(), Underway) and now.missing == 0)
         valve.open()
