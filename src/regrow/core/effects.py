@@ -12,8 +12,10 @@ from regrow.core.boundary import Row
 from regrow.core.lanes import Node
 from regrow.core.listener import Feed, Lane, Listener
 from regrow.core.messages import FromMember
+from regrow.core.origin import Origin
 from regrow.core.resolve import Resolution, Statement
 from regrow.core.roster import Member, Roster, Version
+from regrow.core.saves import Urgency
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +47,24 @@ class Hush(msgspec.Struct, frozen=True, kw_only=True):
     """Listen no longer: to these, or to anybody."""
 
     peers: tuple[Member, ...] = ()
+
+
+class Save(msgspec.Struct, frozen=True, kw_only=True):
+    """Copy this member's portion of the state of `step` for the vault, beside whatever comes next; the last save of a job
+    before anything else. Not answered."""
+
+    step: int
+    version: Version
+    members: tuple[Member, ...]
+    """Of that roster: each gives the portion of its place."""
+    urgency: Urgency
+
+
+class Recall(msgspec.Struct, frozen=True, kw_only=True):
+    """Load the origin from the vault. Answered by Recalled, or Broken never: who cannot load it raises."""
+
+    version: Version
+    origin: Origin
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):

@@ -279,6 +279,108 @@ class Refused(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class StateKept(_Fact, frozen=True, kw_only=True):
+    """The vault: the state of this step is whole in the host's memory."""
+
+    step: int
+    root: str
+    size_bytes: int
+    seconds: float
+    """Since the first member asked for the arena."""
+
+
+class SaveVoided(_Fact, frozen=True, kw_only=True):
+    """The vault: this save will never be whole; the members wish another one."""
+
+    step: int
+    why: str
+
+
+class SaveDurable(_Fact, frozen=True, kw_only=True):
+    """The vault: the state of this step is durable there."""
+
+    step: int
+    url: str
+    term: int
+    number: int
+    size_bytes: int
+    seconds: float
+    """Since it was whole in memory."""
+
+
+class SaveFailed(_Fact, frozen=True, kw_only=True):
+    """The vault: a place refused it; tried again unless final."""
+
+    step: int
+    url: str
+    attempt: int
+    why: str
+    is_final: bool
+
+
+class SaveWaited(_Fact, frozen=True, kw_only=True):
+    """A worker: its training stood still until a copy was done, or until there was an arena."""
+
+    step: int
+    seconds: float
+    why: str
+
+
+class OriginFound(_Fact, frozen=True, kw_only=True):
+    """The vault: a saved state is in memory, for founders to load."""
+
+    step: int
+    root: str
+    where: str
+    size_bytes: int
+    seconds: float
+
+
+class OriginPassedOver(_Fact, frozen=True, kw_only=True):
+    """The vault: a saved state was harmed, and another one has to do."""
+
+    step: int
+    where: str
+    why: str
+
+
+class OriginTaken(_Fact, frozen=True, kw_only=True):
+    """The coordinator: the job is founded from a saved state."""
+
+    version: Version
+    step: int
+    root: str
+    where: str
+    reached: int
+    """The job was known to have committed every step below this one."""
+    differences: tuple[str, ...] = ()
+    """In which terms of its mathematics it is another job from here on, by the operator's word."""
+
+
+class StateRecalled(_Fact, frozen=True, kw_only=True):
+    """A founder: it holds the origin."""
+
+    version: Version
+    step: int
+    digest: str
+    size_bytes: int
+    seconds: float
+
+
+class VaultStarted(_Fact, frozen=True, kw_only=True):
+    """The agent."""
+
+    pid: int
+    incarnation: int
+
+
+class VaultEnded(_Fact, frozen=True, kw_only=True):
+    """The agent: it died, or ended with the job."""
+
+    pid: int
+    how: str
+
+
 class JobEnded(_Fact, frozen=True, kw_only=True):
     outcome: str
     why: str
@@ -320,6 +422,17 @@ Fact = (
     | Departed
     | DataWorkerReplaced
     | Refused
+    | StateKept
+    | SaveVoided
+    | SaveDurable
+    | SaveFailed
+    | SaveWaited
+    | OriginFound
+    | OriginPassedOver
+    | OriginTaken
+    | StateRecalled
+    | VaultStarted
+    | VaultEnded
     | JobEnded
     | Gap
 )

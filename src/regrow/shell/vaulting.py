@@ -1,0 +1,180 @@
+"""What workers, the agent and the vault say to each other, one JSON message each: none of their rooms imports another.
+
+A worker's line begins with `Came`. For a save it says `Deposit`, copies its portion into the arena that it was `Lent`, and
+says `Deposited`; later the save is `Kept` or `Void`. Of a job's last save it may be asked for portions that are `Lacking`. A
+founder asks to `Recall` the origin. Whatever is lost with a line is asked again on the next one.
+"""
+
+import msgspec
+
+from regrow.core.draft import Draft
+from regrow.core.origin import Origin
+from regrow.core.retention import Retention
+from regrow.core.roster import Version
+from regrow.core.saves import Urgency
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    pass
+
+
+class Place(_Message, frozen=True, kw_only=True):
+    """A tier beyond memory: where checkpoints lie, nearest first."""
+
+    url: str
+    every: int
+    """In steps."""
+    retention: Retention
+
+
+class Setting(_Message, frozen=True, kw_only=True):
+    """What a vault is started with."""
+
+    run_dir: str
+    address: str
+    """Of the socket on which it hears workers, in the abstract namespace, without the leading zero byte."""
+    places: tuple[Place, ...]
+    patience_s: float
+    """A tier gives a save up when nothing of it has become durable for so long."""
+    shard_bytes: int
+    incarnation: int = 0
+    faults: str = ""
+    """For tests: see shell.faultpoint. The vault is the member "vault"."""
+
+
+# From a worker
+
+
+class Came(_Message, frozen=True, kw_only=True):
+    member: str
+    unsettled: int = -1
+    """The step of a save that this worker gave its portion of and has not heard of again; -1: none."""
+
+
+class Deposit(_Message, frozen=True, kw_only=True):
+    """A portion of a save is about to be copied: lend the arena."""
+
+    step: int
+    version: Version
+    """The roster whose members give the portions."""
+    members: tuple[str, ...]
+    index: int
+    """Which of them this is: of the arena's pages, so many parts, this one."""
+    urgency: Urgency
+    layout: str
+    """A digest of the draft: all members must have the same."""
+    arena_bytes: int
+    draft: Draft | None
+    """From the first member alone. Its term is 0."""
+
+
+class Deposited(_Message, frozen=True, kw_only=True):
+    step: int
+    version: Version
+    index: int
+    why: str = ""
+    """The copy is void, and so is the save; empty when the bytes are there."""
+
+
+class Recall(_Message, frozen=True, kw_only=True):
+    """A founder wants the origin."""
+
+    step: int
+    root: str
+
+
+# To a worker
+
+
+class Lent(_Message, frozen=True, kw_only=True):
+    """The arena for this save comes with this message. All of its pages are made."""
+
+    step: int
+    version: Version
+    size_bytes: int
+
+
+class Kept(_Message, frozen=True, kw_only=True):
+    """The state of this step is whole in memory, and so every older wish is met."""
+
+    step: int
+
+
+class Void(_Message, frozen=True, kw_only=True):
+    """This save will never be whole: wish another one at the next boundary."""
+
+    step: int
+    why: str
+
+
+class Lacking(_Message, frozen=True, kw_only=True):
+    """Of a job's last save: whoever hears this first gives this portion as well."""
+
+    step: int
+    version: Version
+    index: int
+
+
+class Recalled(_Message, frozen=True, kw_only=True):
+    """The arena that holds the origin comes with this message. It stays as it is until a newer state is whole."""
+
+    draft: Draft
+    root: str
+
+
+class Unknown(_Message, frozen=True, kw_only=True):
+    """The vault does not hold that origin."""
+
+    why: str
+
+
+# From the agent
+
+
+class Seek(_Message, frozen=True, kw_only=True):
+    """Find an origin and bring it into memory."""
+
+    step: int | None = None
+    """None: the newest state that is whole."""
+
+
+class Finish(_Message, frozen=True, kw_only=True):
+    """Nobody will save any more: make durable what was taken, and end."""
+
+
+# To the agent
+
+
+class Opened(_Message, frozen=True, kw_only=True):
+    """Every place answered: training may begin."""
+
+    newest: tuple[int | None, ...]
+    """Of each place, the step of its newest checkpoint."""
+
+
+class Unusable(_Message, frozen=True, kw_only=True):
+    """A place cannot be used: said instead of Opened."""
+
+    why: str
+
+
+class Sought(_Message, frozen=True, kw_only=True):
+    origin: Origin | None
+    """None: there is no state that is whole."""
+    mathematics: dict[str, str]
+    """What it was saved with."""
+    why: str
+    """What was passed over, or why there is none; empty when the first candidate did."""
+
+
+class Said(_Message, frozen=True, kw_only=True):
+    """For people."""
+
+    text: str
+    is_routine: bool = False
+
+
+FromWorker = Came | Deposit | Deposited | Recall
+ToWorker = Lent | Kept | Void | Lacking | Recalled | Unknown
+FromAgent = Seek | Finish
+ToAgent = Opened | Unusable | Sought | Said
