@@ -89,12 +89,14 @@ class Agent:
         terminal: Terminal,
         report: Callable[[Exit], None],
         accuse: Callable[[Hang | Stall], None],
+        seek: Callable[[int, int | None], None] | None = None,
     ) -> None:
         self._config = config
         self._door = door
         self._journal = journal
         self._terminal = terminal
         self._report = report
+        self._seek = seek
         self._loop = asyncio.get_running_loop()
         self._reaper = Reaper(self._loop)
         self._mark = secrets.token_hex(8)
@@ -138,6 +140,12 @@ class Agent:
                 self._strike(worker, worker.pid)
         elif worker.output is None:
             self._gone(worker, f"was ended before it started: {why}", None)
+
+    def seek(self, number: int, step: int | None) -> None:
+        """A saved state, for the coordinator: reported once it lies in memory."""
+        if self._seek is None:
+            raise Invariant("a job without a vault was asked for a saved state")
+        self._seek(number, step)
 
     def look(self) -> list[Sight]:
         """Everyone that was started and is not gone."""

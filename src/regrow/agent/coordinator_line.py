@@ -23,6 +23,7 @@ from regrow.core.messages import (
     Raised,
     Refuse,
     Report,
+    SeekState,
     StallSeen,
     StartWorker,
     StopWanted,
@@ -43,6 +44,8 @@ class Workers(Protocol):
     def start(self, member: Member, why: str, delay_s: float) -> None: ...
 
     def kill(self, member: Member, why: str) -> None: ...
+
+    def seek(self, number: int, step: int | None) -> None: ...
 
 
 class CoordinatorLine:
@@ -181,6 +184,8 @@ class CoordinatorLine:
                 self._workers.start(member, why, delay_s)
             case KillWorker(member=member, why=why):
                 self._workers.kill(member, why)
+            case SeekState(number=number, step=step):
+                self._workers.seek(number, step)
             case Notice(text=text, is_routine=is_routine):
                 self._say(text, is_routine)
             case Ended(outcome=outcome, why=why, raised=raised):

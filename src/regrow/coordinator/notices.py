@@ -1,9 +1,9 @@
 """What a coordinator tells people, in words."""
 
-from regrow.core.membership_effects import Granted, Lost, Made, Poisoned, Spared, WishTold
+from regrow.core.membership_effects import Founded, Granted, Lost, Made, Poisoned, Spared, Unfounded, WishTold
 from regrow.core.roster import Member
 
-Notice = Made | Granted | Lost | Poisoned | Spared | WishTold
+Notice = Made | Granted | Lost | Unfounded | Founded | Poisoned | Spared | WishTold
 
 _NAMES_MAX = 20
 
@@ -23,6 +23,13 @@ def told(notice: Notice) -> str:
         return f"{notice.poison.words(notice.samples)}; {then}"
     if isinstance(notice, Spared):
         return f"{notice.member} is left alone: {notice.why}"
+    if isinstance(notice, Unfounded):
+        return f"{notice.why}; looking for a saved state (steps up to {notice.reached} were committed)"
+    if isinstance(notice, Founded):
+        lost = notice.reached - notice.origin.step
+        back = f"{lost} step{'' if lost == 1 else 's'} are computed again" if lost > 0 else "no step is lost"
+        others = f"; from here on it is another job: {'; '.join(notice.differences)}" if notice.differences else ""
+        return f"the job goes on from step {notice.origin.step}, from {notice.origin.where}: {back}{others}"
     if isinstance(notice, WishTold):
         why = f": {notice.why}" if notice.why else ""
         return f"{notice.wish}: {notice.state}{why}"

@@ -4,7 +4,18 @@ import asyncio
 
 from regrow.coordinator.line import Line
 from regrow.core.membership_effects import End, Kill, Start
-from regrow.core.messages import Ended, Exited, KillWorker, Notice, Raised, Report, StartWorker, ToAgent
+from regrow.core.messages import (
+    Ended,
+    Exited,
+    KillWorker,
+    Notice,
+    Raised,
+    Report,
+    SeekState,
+    StartWorker,
+    StateSought,
+    ToAgent,
+)
 from regrow.core.open_orders import OpenOrders
 from regrow.core.roster import Member
 
@@ -19,6 +30,8 @@ class RemoteAgent:
         self._orders = OpenOrders()
         self._line: Line | None = None
         self._ended: Ended | None = None
+        self._sought: SeekState | None = None
+        """Not answered yet."""
         self.dismissed = asyncio.Event()
         """It was told of the end, and has hung up."""
 
@@ -32,6 +45,8 @@ class RemoteAgent:
         self._line = line
         for order in self._orders.open():
             line.say(_message(order))
+        if self._sought is not None:
+            line.say(self._sought)
         if self._ended is not None:
             line.say(self._ended)
 
@@ -47,12 +62,18 @@ class RemoteAgent:
     def hear(self, report: Report) -> None:
         if isinstance(report, Exited):
             self._orders.exited(report.member)
+        if isinstance(report, StateSought) and self._sought is not None and report.number == self._sought.number:
+            self._sought = None
 
     def start(self, member: Member, why: str, delay_s: float) -> None:
         self._give(Start(member=member, delay_s=delay_s, why=why))
 
     def kill(self, member: Member, why: str) -> None:
         self._give(Kill(member=member, why=why))
+
+    def seek(self, number: int, step: int | None) -> None:
+        self._sought = SeekState(number=number, step=step)
+        self._say(self._sought)
 
     def notice(self, text: str, is_routine: bool) -> None:
         self._say(Notice(text=text, is_routine=is_routine))

@@ -25,6 +25,7 @@ from regrow.core.invariants import member_of
 from regrow.core.membership import Membership
 from regrow.core.membership_effects import (
     End,
+    Founded,
     Granted,
     Kill,
     Lost,
@@ -33,9 +34,11 @@ from regrow.core.membership_effects import (
     Persist,
     Poisoned,
     Saved,
+    Seek,
     Send,
     Spared,
     Start,
+    Unfounded,
     WishTold,
 )
 from regrow.core.membership_events import (
@@ -46,6 +49,7 @@ from regrow.core.membership_events import (
     Hung,
     MembershipEvent,
     Opened,
+    OriginCame,
     Stalled,
     StopRequested,
     Ticked,
@@ -70,12 +74,14 @@ from regrow.core.messages import (
     Report,
     Request,
     StallSeen,
+    StateSought,
     StopWanted,
 )
 from regrow.core.records import (
     JobEnded,
     JobOpened,
     LanePoisoned,
+    OriginTaken,
     Refused,
     ReplicaLost,
     RestartPlanned,
@@ -103,6 +109,8 @@ class Actuator(Protocol):
     def start(self, member: Member, why: str, delay_s: float) -> None: ...
 
     def kill(self, member: Member, why: str) -> None: ...
+
+    def seek(self, number: int, step: int | None) -> None: ...
 
 
 class Server:
@@ -177,6 +185,8 @@ class Server:
                 self._feed(Stalled(now=_now(), why=why))
             case StopWanted():
                 self._feed(StopRequested(now=_now()))
+            case StateSought():
+                self._feed(OriginCame(now=_now(), **msgspec.structs.asdict(report)))
             case Abandoned(outcome=outcome, why=why):
                 self.end(End(outcome=outcome, why=why))
             case _:
@@ -357,8 +367,24 @@ class Server:
             case Kill(member=member, why=why):
                 faultpoint("doom")
                 self._actuator.kill(member, why)
+            case Seek(number=number, step=step):
+                self._actuator.seek(number, step)
             case Made():
                 self._tell_made(effect)
+            case Unfounded():
+                self._tell(effect)
+            case Founded(version=version, origin=origin, reached=reached, differences=differences):
+                self._journal.write(
+                    OriginTaken(
+                        version=version,
+                        step=origin.step,
+                        root=origin.root,
+                        where=origin.where,
+                        reached=reached,
+                        differences=differences,
+                    )
+                )
+                self._tell(effect)
             case Granted(member=member, restart=restart, why=why):
                 self._journal.write(RestartPlanned(member=member, why=why, **msgspec.structs.asdict(restart)))
                 self._tell(effect)
@@ -455,6 +481,7 @@ def _made(made: Made, steps: int | None) -> RosterMade:
         steps=steps,
         places=made.staff.places,
         target=made.staff.target,
+        origin=None if roster.origin is None else roster.origin.step,
     )
 
 

@@ -19,6 +19,7 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - A planned roster is entered by the verdict of a boundary, or by the record of one, and by nothing else (P1).
 - A joiner that only listens holds no state in anybody's eyes before it has entered a roster (P3).
 - The only holder of the state does not compute a lane that somebody died in.
+- A founder of a job that begins from a saved state holds none before it has loaded that (S6).
 """
 
 from collections.abc import Iterable
@@ -44,7 +45,9 @@ from regrow.core.effects import (
     Leave,
     Load,
     Merge,
+    Recall,
     Reduce,
+    Save,
     Serve,
     Snap,
     Tell,
@@ -67,9 +70,11 @@ from regrow.core.events import (
     Loaded,
     LoadFailed,
     Overran,
+    Recalled,
     Recorded,
     Reduced,
     RosterPushed,
+    SaveWished,
     Served,
     SnapshotsTaken,
     StepEntered,
@@ -93,6 +98,8 @@ from regrow.core.messages import (
 )
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
+from regrow.core.saves import Urgency
+from regrow.core.saving import Saving
 
 _PATIENCE = 3
 """So often a joiner is cut off before the others are to wait for it: it may be too slow to be fed."""
@@ -121,7 +128,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class Attendance:
     """Decides; its shell (worker.driver, or the simulator) does."""
 
-    def __init__(self, me: Member, *, lanes: int, steps: int, initial: Manifest = ()) -> None:
+    def __init__(
+        self, me: Member, *, lanes: int, steps: int, initial: Manifest = (), saves: tuple[int, ...] | None = None
+    ) -> None:
+        """`saves`: the intervals of saves, in steps; None where there is no vault."""
         self.me = me
         self.step = 0
         self.task = Task.AWAY
@@ -163,6 +173,7 @@ class Attendance:
         self._entered = NO_VERSION
         self._served = NO_VERSION
         self._stop = False
+        self._saving = Saving(saves)
         self._ending = False
         self._complaint: Complain | None = None
         self._left: Left | None = None
@@ -202,7 +213,7 @@ class Attendance:
                 return self._complain(version, why) + self._settle()
             case StepEntered():
                 self._free()
-                return self._settle()
+                return [*self._saving.enter(self.step, self._last), *self._settle()]
             case LaneDone(lane=lane, digest=digest):
                 self._free()
                 if self._auditing is not None:
@@ -219,6 +230,9 @@ class Attendance:
             case Served():
                 self._free()
                 return self._settle()
+            case Recalled():
+                self._free()
+                return self._recalled()
             case Reduced(version=version, digest=digest):
                 self._free()
                 # True whether or not a newer roster is known by now: the bytes are here, and resolve must hear of them.
@@ -265,6 +279,9 @@ class Attendance:
             case StopAsked():
                 self._stop = True
                 return []
+            case SaveWished(urgency=urgency):
+                self._saving.wish(urgency)
+                return []
             case DismissalCame(within_s=within_s):
                 self._dismissed = Dismissed(member=self.me, within_s=within_s)
                 return self._say_dismissed()
@@ -293,7 +310,7 @@ class Attendance:
                 Abort(below=roster.version),
                 Leave(why=f"roster {roster.version} goes on without {self.me}", fault="evicted"),
             ]
-        if seat.founder:
+        if seat.founder and roster.origin is None:
             self.holds_state = True
         hush: list[Effect] = [Hush()] if self.listening is not None else []
         self.listening = self._overflowed = None
@@ -350,6 +367,8 @@ class Attendance:
         if self._resolution is None or self._resolution.version != self.roster.version:
             if self.roster.base is not None:
                 return []  # nobody resolves a planned roster
+            if self._is_to_recall(self.roster) and self.roster.origin is not None:
+                return self._ask(Recall(version=self.roster.version, origin=self.roster.origin))
             return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
         return self._go_on(self.roster, self._resolution)
 
@@ -359,7 +378,18 @@ class Attendance:
         told = Released(member=self.me, version=self.acting.version, step=self.step)
         return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
 
-    def _ask(self, work: Exchange | Fetch | Serve | Load | Reduce | Bound) -> list[Effect]:
+    def _is_to_recall(self, roster: Roster) -> bool:
+        """A founder of a job that begins from a saved state."""
+        seat = roster.seat(self.me)
+        return not self.holds_state and seat is not None and seat.founder
+
+    def _recalled(self) -> list[Effect]:
+        # Whatever the newest roster is by now: while a founder had not loaded the origin nobody could go past it.
+        if self.roster is not None and self.roster.origin is not None and self.task is not Task.GONE:
+            self.holds_state, self.step, self._initial = True, self.roster.origin.step, ()
+        return self._settle()
+
+    def _ask(self, work: Exchange | Fetch | Serve | Recall | Load | Reduce | Bound) -> list[Effect]:
         self.task = Task.BUSY
         return [work]
 
@@ -416,6 +446,7 @@ class Attendance:
             donor = resolution.donors[str(self.me)]
             return self._ask(Fetch(version=roster.version, step=resolution.step, donor=donor))
         if self.step < resolution.step:
+            self._saving.missed(self.step)
             return self._commit("resolve")
         effects: list[Effect] = []
         if self._entered != roster.version:
@@ -448,6 +479,7 @@ class Attendance:
             stop=self._stop,
             ready=self.next.version if self.next is not None and self._next_formed else NO_VERSION,
             listener=self._next_listener(),
+            save=self._saving.stated(self.step, self._last),
         )
         if row.ready != NO_VERSION and self.next is not None and self.next.seat(self.me) is None:
             self.handed = self.next.members
@@ -502,7 +534,7 @@ class Attendance:
         if not self._ending:
             self._ending = True
             effects.append(Tell(message=Ending(member=self.me, step=self.step)))
-        row = Row(version=roster.version, step=self.step, digest=0, stop=True)
+        row = Row(version=roster.version, step=self.step, digest=0, stop=True, save=self._saving.stated_last)
         return effects + self._ask(Bound(version=roster.version, row=row, farewell=True))
 
     def _bounded(self, rows: tuple[Row, ...], parted: str) -> list[Effect]:
@@ -520,13 +552,14 @@ class Attendance:
                 self.task = Task.GONE
                 why = f"before step {self.step} the replicas' states differ: {parted}. A local value steered the update"
                 return [Leave(why=why, fault="divided")]
-            case Pass(stop=stop, switch=switch, listener=listener):
+            case Pass(stop=stop, switch=switch, listener=listener) as verdict:
                 if self.step >= self._last:
                     self.task = Task.GONE
                     self._left = Left(member=self.me, version=acting.version, step=self.step)
                     halt = acting.halt if acting.halt is not None and acting.halt.step <= self.step else None
                     leave = Leave(why=halt.why, fault="halt") if halt else Leave(why="the job is complete", fault=None)
-                    return [Tell(message=self._left), leave]
+                    return [Tell(message=self._left), *self._save_last(acting, verdict), leave]
+                self._saving.decide(acting, verdict)
                 if stop:
                     self._last = self.step + 1
                 if switch is not None:
@@ -536,6 +569,11 @@ class Attendance:
                 snap = self._feed(acting, self._attached.pop(listener)) if listener in self._attached else []
                 return snap + self._commit("boundary")
         raise AssertionError("unreachable")
+
+    def _save_last(self, roster: Roster, verdict: Pass) -> list[Effect]:
+        if verdict.save is not Urgency.LAST:
+            return []
+        return [Save(step=self.step, version=roster.version, members=roster.members, urgency=Urgency.LAST)]
 
     def _switch(self, version: Version) -> list[Effect]:
         """Everybody is ready for the planned roster, holds the same state, and nothing of the next step: go on under it."""

@@ -14,12 +14,14 @@ import msgspec
 from regrow.core.errors import Invariant
 from regrow.core.resolve import Manifest
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
+from regrow.core.saves import Urgency
 
 T = TypeVar("T", bound=Hashable)
 
 _FORMAT = struct.Struct("<QQQQQQQQQ")
 ROW_BYTES = _FORMAT.size
 _STOP = 1
+_SAVE_SHIFT = 1
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +39,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """The planned roster that this member could go on under after this step."""
     listener: int = 0
     """The listener that this member could begin to feed after this step, by its number."""
+    save: Urgency = Urgency.NONE
+    """How much this member wishes that the state after this step is saved."""
 
     def pack(self) -> bytes:
         """Fixed size, so that the table is one all-gather."""
-        flags = _STOP if self.stop else 0
+        flags = (_STOP if self.stop else 0) | self.save << _SAVE_SHIFT
         version, ready = self.version, self.ready
         return _FORMAT.pack(
             version.term, version.n, self.step, self.digest, flags, self.state, ready.term, ready.n, self.listener
@@ -57,6 +61,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             state=state,
             ready=Version(ready_term, ready_n),
             listener=listener,
+            save=Urgency(flags >> _SAVE_SHIFT),
         )
 
 
@@ -68,6 +73,8 @@ class Pass(msgspec.Struct, frozen=True, kw_only=True):
     """Go on under this planned roster: everybody is ready for it."""
     listener: int | None = None
     """Begin to feed this listener: everybody has a line to it."""
+    save: Urgency = Urgency.NONE
+    """Save the state after this step."""
 
 
 class Corrupt(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +108,7 @@ def verdict(roster: Roster, rows: Sequence[Row]) -> Verdict:
         stop=any(row.stop for row in rows),
         switch=max(ready) if len(ready) == 1 and ready != {NO_VERSION} else None,
         listener=max(heard) if len(heard) == 1 and heard != {0} else None,
+        save=max(row.save for row in rows),
     )
 
 

@@ -11,6 +11,7 @@ from hashlib import blake2b
 import msgspec
 
 from regrow.core.lanes import Cell
+from regrow.core.origin import Origin
 from regrow.core.roster import Halt, Member, Roster, Seat, Suspect, Version, dealt
 
 
@@ -35,6 +36,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     shrinks: bool = False
     base: Version | None = None
     waits: str = ""
+    origin: Origin | None = None
 
 
 class Misfit(msgspec.Struct, frozen=True, kw_only=True):

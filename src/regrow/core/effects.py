@@ -61,7 +61,7 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recall(msgspec.Struct, frozen=True, kw_only=True):
-    """Load the origin from the vault. Answered by Recalled, or Broken never: who cannot load it raises."""
+    """Load the origin from the vault. Answered by Recalled; who cannot load it raises."""
 
     version: Version
     origin: Origin
@@ -180,5 +180,5 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Immediate = Abort | Form | Tell | Hear | Hush
-Work = Exchange | Adopt | Fetch | Serve | Snap | Load | Compute | Merge | Reduce | Bound | Commit | Leave
+Work = Exchange | Adopt | Fetch | Serve | Recall | Snap | Save | Load | Compute | Merge | Reduce | Bound | Commit | Leave
 Effect = Immediate | Work

@@ -6,6 +6,7 @@ from regrow.core.boundary import Row
 from regrow.core.listener import Heard, Listener
 from regrow.core.resolve import Statement
 from regrow.core.roster import Roster, Version
+from regrow.core.saves import Urgency
 
 
 class RosterPushed(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +151,18 @@ class DismissalCame(msgspec.Struct, frozen=True, kw_only=True):
     within_s: float
 
 
+class Recalled(msgspec.Struct, frozen=True, kw_only=True):
+    """The origin is loaded here, and has its root."""
+
+    version: Version
+
+
+class SaveWished(msgspec.Struct, frozen=True, kw_only=True):
+    """The vault could not complete a save that this member gave a portion of, or the operator wants one."""
+
+    urgency: Urgency
+
+
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The user or the operator wishes to stop at the next boundary."""
 
@@ -164,6 +177,7 @@ Event = (
     | Exchanged
     | Fetched
     | Served
+    | Recalled
     | Reduced
     | Bounded
     | ListenTold
@@ -177,5 +191,6 @@ Event = (
     | Housed
     | ListenerGone
     | StopAsked
+    | SaveWished
     | DismissalCame
 )

@@ -7,11 +7,14 @@ after every event and real journals afterwards. docs/invariants.md explains each
 - each-lane-once   the holdings of a commit list each lane exactly once, each computed by the member that held it
 - versions-grow    rosters are made, received and adopted in growing order
 - steps-go-on      a member's commits follow one another; nobody starts behind the job
-- testimony        every roster keeps a member of the one before
+- testimony        every roster keeps a member of the one before, or is founded from a saved state under a new term
+- same-again       a step that is computed again after such a founding has the result that it had before
 - own-fault        no process ends because of another's fault
 - one-end          members that saw the end hold the same state, at the same step
 - samples-once     a lane's samples are the same places in the stream, whoever computes it, and tile it
 """
+
+from itertools import pairwise
 
 import msgspec
 
@@ -23,11 +26,13 @@ from regrow.core.records import (
     Gap,
     JobOpened,
     LaneComputed,
+    OriginTaken,
     RosterAdopted,
     RosterMade,
     RosterReceived,
     SnapshotLoaded,
     StateFetched,
+    StateRecalled,
     WorkerRaised,
 )
 from regrow.core.roster import NO_VERSION, Member, Version
@@ -59,7 +64,9 @@ class Ledger:
         self._lives: dict[str, _Life] = {}
         self._rosters: dict[Version, RosterMade] = {}
         self._last_made: RosterMade | None = None
-        self._commits: dict[int, tuple[str, Committed]] = {}
+        self._commits: dict[tuple[int, int], tuple[str, Committed]] = {}
+        """By step and term: a job that was founded again may come to a step a second time."""
+        self._taken: list[OriginTaken] = []
         self._positions: dict[tuple[int, int], tuple[str, LaneComputed]] = {}
         self._lane_size: int | None = None
         self._ends: list[tuple[str, Departed]] = []
@@ -79,7 +86,9 @@ class Ledger:
                 life.received = version
             case RosterAdopted():
                 return self._adopted(who, fact)
-            case StateFetched(step=step) | SnapshotLoaded(step=step):
+            case OriginTaken():
+                self._taken.append(fact)
+            case StateFetched(step=step) | SnapshotLoaded(step=step) | StateRecalled(step=step):
                 self._life(who).next_step = step
             case LaneComputed():
                 return self._computed(who, fact)
@@ -97,7 +106,8 @@ class Ledger:
     def settle(self) -> list[Violation]:
         """Once every fact is in: does each holder of a lane show that it computed it?"""
         found: list[Violation] = []
-        for step, (who, commit) in sorted(self._commits.items()):
+        found += self._compared()
+        for (step, _), (who, commit) in sorted(self._commits.items()):
             roster = self._rosters.get(commit.attempt)
             if roster is None:
                 continue  # the coordinator's early facts were rotated away, or it was killed before writing this one
@@ -110,6 +120,21 @@ class Ledger:
                 if missing:
                     what = f"step {step} counts lanes {missing} as held by {holder}, which never computed them"
                     found.append(_broken("each-lane-once", what, (who, commit)))
+        return found
+
+    def _compared(self) -> list[Violation]:
+        """What was committed in several terms."""
+        found: list[Violation] = []
+        ours = sorted(self._commits.items())
+        for ((step, term), (who, before)), ((later_step, later), (other, after)) in pairwise(ours):
+            if step != later_step:
+                continue
+            story = ((who, before), (other, after))
+            if not any(term < taken.version.term <= later and taken.step <= step for taken in self._taken):
+                what = f"step {step} was committed in term {term} and in term {later}, and no saved state was taken between"
+                found.append(_broken("one-gradient", what, *story))
+            elif before.digest != after.digest and _lanes_of(before) == _lanes_of(after):
+                found.append(_broken("same-again", f"step {step} came out otherwise when it was computed again", *story))
         return found
 
     def _life(self, who: str) -> _Life:
@@ -125,6 +150,8 @@ class Ledger:
         if made.version <= last.version:
             what = f"roster {made.version} was made after {last.version}"
             return [_broken("versions-grow", what, (who, last), (who, made))]
+        if made.origin is not None and made.version.term > last.version.term:
+            return []  # nobody is left who could; what it goes back to is said by an OriginTaken
         # Whether a planned roster was entered by anybody is not known: those of its base can testify as well.
         base = self._rosters.get(last.base) if last.base is not None else None
         before = {seat.member for roster in (last, base) if roster is not None for seat in roster.seats}
@@ -166,7 +193,7 @@ class Ledger:
             found.append(_broken("steps-go-on", what, (who, fact)))
         life.next_step = fact.step + 1
         found += self._counted(who, fact)
-        other_who, other = self._commits.setdefault(fact.step, (who, fact))
+        other_who, other = self._commits.setdefault((fact.step, fact.attempt.term), (who, fact))
         if (other.digest, other.attempt, other.holdings) != (fact.digest, fact.attempt, fact.holdings):
             what = f"step {fact.step} was committed with different results by {other_who} and {who}"
             found.append(_broken("one-gradient", what, (other_who, other), (who, fact)))
@@ -194,6 +221,10 @@ class Ledger:
             what = f"{first_who} ended at step {first.step} with {first.digest}, {who} at {fact.step} with {fact.digest}"
             return [_broken("one-end", what, (first_who, first), (who, fact))]
         return []
+
+
+def _lanes_of(fact: Committed) -> frozenset[int]:
+    return frozenset(lanes_in(node for nodes in fact.holdings for node in nodes))
 
 
 def _broken(rule: str, what: str, *story: tuple[str, Fact]) -> Violation:

@@ -16,7 +16,8 @@ Rules (docs/protocol.md, invariants M1 to M7):
 - While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is
   answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
-  ends. It never starts again from initial weights.
+  ends. It never starts again from initial weights. With a vault it is founded again, from a saved state and under a new
+  term, once every member is proven dead (S5).
 - A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
   Enough different replicas dead in it make it poison: it is left out, or the job ends before its step, in good order.
 - Once a member has committed the last step nobody is replaced. Whoever has left saw every row of the last boundary; those
@@ -37,6 +38,7 @@ from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig as MembershipConfig
 from regrow.core.membership_effects import (
     End,
+    Founded,
     Granted,
     Kill,
     Lost,
@@ -45,9 +47,11 @@ from regrow.core.membership_effects import (
     Persist,
     Poisoned,
     Saved,
+    Seek,
     Send,
     Spared,
     Start,
+    Unfounded,
     WishTold,
 )
 from regrow.core.membership_events import (
@@ -58,6 +62,7 @@ from regrow.core.membership_events import (
     Hung,
     MembershipEvent,
     Opened,
+    OriginCame,
     Stalled,
     StopRequested,
     Ticked,
@@ -81,10 +86,12 @@ from regrow.core.messages import (
     Raised,
     Refuse,
     Released,
+    SaveState,
     StatelessFound,
     Stop,
     Timed,
 )
+from regrow.core.origin import Founding, differences
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
@@ -128,6 +135,7 @@ class Membership:
         self._base = saved.base if saved else None
         """The roster that a planned one is entered from, until all have entered it."""
         self._floor = saved.floor if saved else 0
+        self._founding = saved.founding if saved else Founding(seeks=config.resumes)
         self._lives: dict[str, int] = dict(saved.lives) if saved else {}
         self.staff = saved.staff if saved and saved.staff else found(config.replicas, config.spares)
         self._speeds = Speeds(config.speeds, saved.weights if saved else None)
@@ -194,6 +202,8 @@ class Membership:
                 return self._hung(event)
             case Stalled(why=why):
                 return self._issue("stalled", why)
+            case OriginCame():
+                return self._origin_came(event)
             case Ticked(now=now):
                 return self._expire(now)
             case StopRequested():
@@ -217,7 +227,26 @@ class Membership:
             self._persist(),
             *(Start(member=member, delay_s=0.0, why="the job starts") for member in starts),
             *(Kill(member=member, why="an earlier coordinator gave it up") for member in sorted(self._gone)),
+            *self._seek(),
         ]
+
+    def _seek(self) -> list[MembershipEffect]:
+        """The term names the question: each coordinator, and each founding, has one of its own."""
+        if not self._founding.seeks:
+            return []
+        step = self._config.resume_step if self._founding.reached is None else None
+        return [Seek(number=self._term, step=step)]
+
+    def _origin_came(self, came: OriginCame) -> list[MembershipEffect]:
+        founding = self._founding
+        if not founding.seeks or came.number != self._term:
+            return []
+        self._founding = msgspec.structs.replace(founding, seeks=False, origin=came.origin, mathematics=came.mathematics)
+        if came.origin is None and founding.reached is not None:
+            return self._end("state-lost", f"every replica is lost, and no saved state is whole: {came.why}")
+        if came.origin is None and self._config.resume_step is not None:
+            return self._end("failed", f"cannot resume from step {self._config.resume_step}: {came.why}")
+        return [self._persist(), *self._found("origin")]
 
     def _persist(self) -> Persist:
         return Persist(
@@ -227,6 +256,7 @@ class Membership:
                 base=self._base,
                 lives=dict(self._lives),
                 floor=self._floor,
+                founding=self._founding,
                 staff=self.staff,
                 wishes=self._wishes,
                 wished=self._wished,
@@ -255,6 +285,8 @@ class Membership:
 
     def _wish(self, wish: Wish, ticket: int) -> list[MembershipEffect]:
         config, staff = self._config, self.staff
+        if wish.kind == "save":
+            return self._wish_save(wish, ticket)
         if self._ending or self._stopping or self._halt is not None:
             why: str | None = "the job is ending: nobody comes or goes any more"
         elif self.roster is None:
@@ -282,6 +314,14 @@ class Membership:
         starts = [Start(member=Member(replica, 0), delay_s=0.0, why=str(wish)) for replica in fresh]
         told = WishTold(wish=wish, state="granted", ticket=ticket)
         return [self._persist(), told, *starts, *self._admit(f"wish-{wish.number}")]
+
+    def _wish_save(self, wish: Wish, ticket: int) -> list[MembershipEffect]:
+        """Nothing to remember: whoever asked looks for the save, and asks again."""
+        if not self._config.keeps:
+            why = "the job keeps no state: start it with `regrow run --checkpoint URL`"
+            return [WishTold(wish=wish, state="refused", why=why, ticket=ticket)]
+        sends = [Send(member=member, message=SaveState()) for member in self._present]
+        return [WishTold(wish=wish, state="granted", ticket=ticket), *sends]
 
     def _dismiss(self, member: Member, presence: _Presence, within_s: float) -> list[MembershipEffect]:
         """It cannot be refused. Its replica has another life when this one is gone, as after any other end."""
@@ -365,7 +405,7 @@ class Membership:
                 return []
             case StatelessFound(version=version, why=why):
                 # A joiner seated while the others were leaving finds nobody: the end was reached without it.
-                return self._end("state-lost", why) if version == self.version and not self._ending else []
+                return self._stateless(why) if version == self.version and not self._ending else []
             case Ending():
                 return self._end_begins()
             case Left(version=version):
@@ -491,8 +531,10 @@ class Membership:
         if has_left:
             return effects
         effects += self._restart(died)
-        # It may have been the one that was to take a place.
-        return effects if self._over else effects + self._admit(f"died-{member}")
+        if self._over:
+            return effects
+        # It may have been the one that was to take a place, or the last whose death had to be proven.
+        return effects + (self._admit(f"died-{member}") if self.roster else self._found(f"died-{member}"))
 
     def _blame(self, member: Member, place: Place | None, struck: bool = False) -> list[MembershipEffect]:
         """Was it the lane that it died in?"""
@@ -554,7 +596,8 @@ class Membership:
 
     def _hopeless(self) -> bool:
         """A script that raised before any state existed, with nobody else to show that it can run."""
-        return self.roster is None and len(self.staff.names) == 1 and self._raises.first is not None
+        is_new = self.roster is None and self._founding.reached is None
+        return is_new and len(self.staff.names) == 1 and self._raises.first is not None
 
     def _expire(self, now: float) -> list[MembershipEffect]:
         effects: list[MembershipEffect] = []
@@ -655,13 +698,56 @@ class Membership:
         """The first roster, once everyone who can still come is there."""
         if self.roster is not None or len(self._present) + len(self.staff.lost) < len(self.staff.places):
             return []
+        if self._founding.seeks or self._gone - self._dead:
+            return []  # whoever is not proven dead may yet hold more than the origin
         awaited = {replica for replica in self.staff.places if replica not in self.staff.lost}
         founders = {member: presence for member, presence in self._present.items() if member.replica in awaited}
         if {member.replica for member in founders} != awaited or not awaited:
             return []
         for presence in founders.values():
             presence.founder = True
-        return self._make(set(founders), cause, "every replica is ready")
+        origin = self._founding.origin
+        if origin is None:
+            return self._make(set(founders), cause, "every replica is ready")
+        assert self._contract is not None, "founders have joined"
+        others = differences(self._founding.mathematics, self._contract.terms)
+        if others and not self._config.new_mathematics:
+            return self._end(
+                "failed", f"cannot resume from step {origin.step} ({origin.where}): {'; '.join(others)}. {_REMEDY}"
+            )
+        reached, self._floor = self._founding.reached, origin.step
+        effects = self._make(
+            set(founders), cause, f"every replica is ready to go on from step {origin.step}, {origin.where}"
+        )
+        told = origin.step if reached is None else reached
+        return [*effects, Founded(version=self.version, origin=origin, reached=told, differences=others)]
+
+    def _stateless(self, why: str) -> list[MembershipEffect]:
+        """The members have testified that none of them holds the state, and leave."""
+        if self.roster is None or not self._refounds:
+            return self._end("state-lost", why)
+        members = self.roster.members
+        self._gone |= set(members)
+        for member in members:
+            self._present.pop(member, None)
+        return [*self._refound(why), *(Kill(member=member, why="it holds no state") for member in members)]
+
+    @property
+    def _refounds(self) -> bool:
+        return self._config.keeps and self._halt is None and not self._stopping
+
+    def _refound(self, why: str) -> list[MembershipEffect]:
+        """Nobody is left who could testify, and the vault holds what was saved: begin again from there."""
+        reached = self._floor
+        self._founding = Founding(seeks=True, reached=reached)
+        self._term, self._n = self._term + 1, 0
+        self.roster = self._base = None
+        self._awaited = set()
+        self._complained_s = self._parted_s = None
+        for presence in self._present.values():
+            presence.told = presence.entered = NO_VERSION
+            presence.has_caught_up, presence.overflowed, presence.founder = False, "", False
+        return [self._persist(), Unfounded(reached=reached, why=why), *self._seek()]
 
     def _admit(self, cause: str) -> list[MembershipEffect]:
         """Once the current roster was entered by all its members: what was wished and holds by now, and the next change."""
@@ -669,6 +755,7 @@ class Membership:
         if roster is None or self._ending or self._awaited:
             return []
         self._base = self._parted_s = None
+        self._founding = Founding()  # all of them hold the state
         return self._fulfil() + self._change(roster, cause)
 
     def _fulfil(self) -> list[MembershipEffect]:
@@ -793,6 +880,8 @@ class Membership:
             return self._finish()
         # Exceptions of the script are the script's failure, though the state is lost with them.
         outcome = "failed" if self._raises.came_from(roster.members) else "state-lost"
+        if outcome == "state-lost" and self._refounds:
+            return self._refound(f"every member of roster {roster.version} is lost, the last because {why}")
         poison = "" if self._halt is None else f"; {self._halt.why}"
         return self._end(outcome, f"every member of roster {roster.version} is lost, the last because {why}{poison}")
 
@@ -823,7 +912,9 @@ class Membership:
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
         planned_from = base.version if base is not None else None
         waits = self._waits(self.staff.places, members)
-        self.roster = msgspec.structs.replace(roster, skips=skips, halt=self._halt, base=planned_from, waits=waits)
+        self.roster = msgspec.structs.replace(
+            roster, skips=skips, halt=self._halt, base=planned_from, waits=waits, origin=self._founding.origin
+        )
         self._awaited = set(members)
         self._lapse_s = 0.0  # whoever is seated now may have been silent for long
         push = Push(roster=self.roster)
@@ -884,6 +975,9 @@ class Membership:
         self._over = True
         why = f"`regrow run` is gone, and no replica was heard for {self._config.lease_s:g} s"
         return [End(outcome="state-lost" if self.roster else "failed", why=why, first=self._raises.first)]
+
+
+_REMEDY = "Give what it was saved with, or --new-mathematics: training then goes on, and is no longer that of the same job"
 
 
 def _is_held_up(roster: Roster) -> bool:

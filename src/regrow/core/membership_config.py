@@ -34,5 +34,13 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a lane that kills its replicas ends the job, or is left out of its step."""
     poison_after: int = 2
     """Deaths of different replicas in the same lane of the same step that make it poison."""
+    keeps: bool = False
+    """There is a vault: the state outlives the replicas, and with all of them lost the job goes on from what it holds."""
+    resumes: bool = False
+    """The job begins from a saved state: the newest one, from the beginning where there is none."""
+    resume_step: int | None = None
+    """Or from that of this step, and from no other."""
+    new_mathematics: bool = False
+    """It may begin from one that was saved with other mathematics."""
     script: str = "the script"
     """Its name, for people."""

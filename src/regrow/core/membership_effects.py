@@ -7,7 +7,8 @@ import msgspec
 from regrow.core.budget import Restart
 from regrow.core.lanes import Cell
 from regrow.core.messages import Raised, ToMember
-from regrow.core.roster import Halt, Member, Roster, Suspect
+from regrow.core.origin import Founding, Origin
+from regrow.core.roster import Halt, Member, Roster, Suspect, Version
 from regrow.core.staff import Staff
 from regrow.core.suspicion import Poison
 from regrow.core.wishes import Wish
@@ -33,6 +34,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     lives: dict[str, int] = {}
     """The newest incarnation of each replica."""
     floor: int = 0
+    founding: Founding = Founding()
     staff: Staff | None = None
     wishes: tuple[Wish, ...] = ()
     """Granted, and not held yet."""
@@ -112,6 +114,33 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """--min-replicas."""
 
 
+class Seek(msgspec.Struct, frozen=True, kw_only=True):
+    """Have the agent find an origin and hold it in memory. Answered by OriginCame."""
+
+    number: int
+    """The answer to the newest one counts."""
+    step: int | None
+    """None: the newest state that is whole."""
+
+
+class Unfounded(msgspec.Struct, frozen=True, kw_only=True):
+    """Every member is lost, and an origin is sought: for people."""
+
+    reached: int
+    why: str
+
+
+class Founded(msgspec.Struct, frozen=True, kw_only=True):
+    """The job is founded from a saved state: for the journal, and for people."""
+
+    version: Version
+    origin: Origin
+    reached: int
+    """The job was known to have committed every step below this one."""
+    differences: tuple[str, ...] = ()
+    """In which its mathematics is another from here on."""
+
+
 class Spared(msgspec.Struct, frozen=True, kw_only=True):
     """This member hangs and is left alone: nobody else is known to hold the state."""
 
@@ -137,4 +166,6 @@ class WishTold(msgspec.Struct, frozen=True, kw_only=True):
     ticket: int | None = None
 
 
-MembershipEffect = Persist | Send | Start | Kill | Made | Granted | Lost | Spared | Poisoned | WishTold | End
+MembershipEffect = (
+    Persist | Send | Start | Kill | Made | Granted | Lost | Seek | Unfounded | Founded | Spared | Poisoned | WishTold | End
+)

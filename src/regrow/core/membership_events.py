@@ -3,6 +3,7 @@
 import msgspec
 
 from regrow.core.messages import FromMember
+from regrow.core.origin import Origin
 from regrow.core.progress import Place
 from regrow.core.roster import Member
 from regrow.core.wishes import Wish
@@ -65,6 +66,17 @@ class Stalled(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class OriginCame(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent answers a Seek."""
+
+    now: float
+    number: int
+    origin: Origin | None
+    """None: there is none."""
+    mathematics: dict[str, str]
+    why: str
+
+
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):
     """Time passed."""
 
@@ -86,4 +98,6 @@ class WishCame(msgspec.Struct, frozen=True, kw_only=True):
     wish: Wish
 
 
-MembershipEvent = Opened | Heard | Died | Hung | Stalled | AgentGone | AgentCame | Ticked | StopRequested | WishCame
+MembershipEvent = (
+    Opened | Heard | Died | Hung | Stalled | AgentGone | AgentCame | OriginCame | Ticked | StopRequested | WishCame
+)

@@ -8,11 +8,12 @@ from regrow.core.listener import Listener, Record
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
 from regrow.core.order import Plan
+from regrow.core.origin import Origin
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 from regrow.core.wishes import Wish
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
 
 
@@ -216,7 +217,11 @@ class Stop(_Message, frozen=True, kw_only=True):
     """Wish to stop at the next boundary."""
 
 
-ToMember = Push | Listen | Refuse | Stop
+class SaveState(_Message, frozen=True, kw_only=True):
+    """Wish a save at the next boundary."""
+
+
+ToMember = Push | Listen | Refuse | Stop | SaveState
 
 
 class Amend(_Message, frozen=True, kw_only=True):
@@ -275,6 +280,15 @@ class StopWanted(_Message, frozen=True, kw_only=True):
     """The operator wants the job to stop at the next boundary."""
 
 
+class StateSought(_Message, frozen=True, kw_only=True):
+    """What came of a SeekState."""
+
+    number: int
+    origin: Origin | None
+    mathematics: dict[str, str]
+    why: str
+
+
 class Abandoned(_Message, frozen=True, kw_only=True):
     """The job is over by the operator's word or the agent's own failure; its workers are being ended."""
 
@@ -282,7 +296,7 @@ class Abandoned(_Message, frozen=True, kw_only=True):
     why: str
 
 
-Report = Exited | HangSeen | StallSeen | StopWanted | Abandoned
+Report = Exited | HangSeen | StallSeen | StopWanted | StateSought | Abandoned
 """What an agent reports, over a wire or from the same process."""
 
 FromAgent = Enlist | Report
@@ -306,6 +320,14 @@ class KillWorker(_Message, frozen=True, kw_only=True):
     why: str
 
 
+class SeekState(_Message, frozen=True, kw_only=True):
+    """Find a saved state, and hold it in memory."""
+
+    number: int
+    step: int | None
+    """None: the newest that is whole."""
+
+
 class Notice(_Message, frozen=True, kw_only=True):
     """A line for the operator's terminal."""
 
@@ -323,7 +345,7 @@ class Ended(_Message, frozen=True, kw_only=True):
     """The exceptions of the script that were heard, the one to show first ahead."""
 
 
-ToAgent = StartWorker | KillWorker | Notice | Ended | Refuse
+ToAgent = StartWorker | KillWorker | SeekState | Notice | Ended | Refuse
 
 
 # From an operator to the coordinator, and back

@@ -50,6 +50,8 @@ class RosterMade(_Fact, frozen=True, kw_only=True):
     """The replicas that are to work, there or not."""
     target: int = 0
     """How many are to."""
+    origin: int | None = None
+    """Its founders begin from the saved state of this step."""
 
 
 class WorkerStarted(_Fact, frozen=True, kw_only=True):

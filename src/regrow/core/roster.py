@@ -14,6 +14,7 @@ import msgspec
 
 from regrow.core.errors import Invariant
 from regrow.core.lanes import Cell, deal, deal_by_weight
+from regrow.core.origin import Origin
 
 
 class Version(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
@@ -108,6 +109,8 @@ class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     entered at once, from whatever was before, by a resolve."""
     waits: str = ""
     """Why its members compute nothing until a newer roster comes; empty when they do."""
+    origin: Origin | None = None
+    """The state that its founders load before they hold any; None when they built it, or all of them have loaded it."""
 
     @cached_property
     def members(self) -> tuple[Member, ...]:

@@ -12,7 +12,7 @@ from regrow.core.staff import Staff
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    kind: Literal["scale", "leave", "migrate"]
+    kind: Literal["scale", "leave", "migrate", "save"]
     number: int = 0
     """Given with the grant, from 1."""
     replicas: int = 0
@@ -28,6 +28,8 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
                 return f"{self.replica} leaves"
             case "migrate":
                 return f"{self.replica} is replaced by another replica, and leaves"
+            case "save":
+                return "the state is saved"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
