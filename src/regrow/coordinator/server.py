@@ -373,15 +373,16 @@ class Server:
                 self._tell_made(effect)
             case Unfounded():
                 self._tell(effect)
-            case Founded(version=version, origin=origin, reached=reached, differences=differences):
+            case Founded(version=version, origin=origin):
                 self._journal.write(
                     OriginTaken(
                         version=version,
                         step=origin.step,
                         root=origin.root,
                         where=origin.where,
-                        reached=reached,
-                        differences=differences,
+                        reached=effect.reached,
+                        differences=effect.differences,
+                        data_from=effect.data_from,
                     )
                 )
                 self._tell(effect)

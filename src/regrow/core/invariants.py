@@ -67,6 +67,7 @@ class Ledger:
         self._commits: dict[tuple[int, int], tuple[str, Committed]] = {}
         """By step and term: a job that was founded again may come to a step a second time."""
         self._taken: list[OriginTaken] = []
+        self._data_from = (0, 0)
         self._positions: dict[tuple[int, int], tuple[str, LaneComputed]] = {}
         self._lane_size: int | None = None
         self._ends: list[tuple[str, Departed]] = []
@@ -88,6 +89,7 @@ class Ledger:
                 return self._adopted(who, fact)
             case OriginTaken():
                 self._taken.append(fact)
+                self._data_from = fact.data_from
             case StateFetched(step=step) | SnapshotLoaded(step=step) | StateRecalled(step=step):
                 self._life(who).next_step = step
             case LaneComputed():
@@ -177,7 +179,8 @@ class Ledger:
         if self._lane_size is None:
             self._lane_size = size
         if self._lanes is not None:
-            start = (fact.step * self._lanes + fact.lane) * self._lane_size
+            from_step, from_place = self._data_from
+            start = from_place + ((fact.step - from_step) * self._lanes + fact.lane) * self._lane_size
             if (fact.start, size) != (start, self._lane_size):
                 what = f"lane {fact.lane} of step {fact.step} used {fact.start}..{fact.stop}, not {start}.."
                 return [_broken("samples-once", what, (who, fact))]

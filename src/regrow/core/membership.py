@@ -91,7 +91,7 @@ from regrow.core.messages import (
     Stop,
     Timed,
 )
-from regrow.core.origin import Founding, differences
+from regrow.core.origin import Founding, data_from, differences
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
@@ -719,8 +719,14 @@ class Membership:
         effects = self._make(
             set(founders), cause, f"every replica is ready to go on from step {origin.step}, {origin.where}"
         )
-        told = origin.step if reached is None else reached
-        return [*effects, Founded(version=self.version, origin=origin, reached=told, differences=others)]
+        founded = Founded(
+            version=self.version,
+            origin=origin,
+            reached=origin.step if reached is None else reached,
+            differences=others,
+            data_from=data_from(self._contract.terms),
+        )
+        return [*effects, founded]
 
     def _stateless(self, why: str) -> list[MembershipEffect]:
         """The members have testified that none of them holds the state, and leave."""

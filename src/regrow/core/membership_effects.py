@@ -139,6 +139,8 @@ class Founded(msgspec.Struct, frozen=True, kw_only=True):
     """The job was known to have committed every step below this one."""
     differences: tuple[str, ...] = ()
     """In which its mathematics is another from here on."""
+    data_from: tuple[int, int] = (0, 0)
+    """From this step on samples are taken from this place of the stream."""
 
 
 class Spared(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from regrow.core.listener import Listener, Record
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
 from regrow.core.order import Plan
-from regrow.core.origin import Origin
+from regrow.core.origin import Origin, data_from
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 from regrow.core.wishes import Wish
@@ -39,7 +39,14 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
             seed, lanes, microbatches, batch_size, size = (int(self.terms[name]) for name in _PLAN_TERMS)
         except (KeyError, ValueError):
             return ()
-        plan = Plan(seed=seed, lanes=lanes, microbatches_per_lane=microbatches, batch_size=batch_size, dataset_size=size)
+        plan = Plan(
+            seed=seed,
+            lanes=lanes,
+            microbatches_per_lane=microbatches,
+            data_from=data_from(self.terms),
+            batch_size=batch_size,
+            dataset_size=size,
+        )
         return tuple(index for number in range(microbatches) for index in plan.samples(cell.step, cell.lane, number))
 
 

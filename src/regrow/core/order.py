@@ -26,6 +26,9 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     lanes: int
     microbatches_per_lane: int
+    data_from: tuple[int, int] = (0, 0)
+    """From this step on samples are taken from this place of the stream: other than (0, 0) in a job that went on with other
+    mathematics, where samples used before must not be used again."""
 
     def place(self, step: int, lane: int, microbatch: int) -> int:
         """The number of this microbatch among all of the job's."""
@@ -45,8 +48,9 @@ class Plan(Grid, frozen=True, kw_only=True):
 
     def positions(self, step: int, lane: int, microbatch: int) -> range:
         """Places in the stream of this microbatch's samples."""
-        index = self.place(step, lane, microbatch)
-        return range(index * self.batch_size, (index + 1) * self.batch_size)
+        from_step, from_sample = self.data_from
+        start = from_sample + self.place(step - from_step, lane, microbatch) * self.batch_size
+        return range(start, start + self.batch_size)
 
     def lane_positions(self, step: int, lane: int) -> range:
         first = self.positions(step, lane, 0)

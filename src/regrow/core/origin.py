@@ -8,6 +8,11 @@ _FREE = ("steps", "audit every", "bucket bytes")
 """Terms that all replicas must agree on, and that do not decide what a step computes."""
 
 
+DATA_FROM = "data from"
+"""The term that says from which step on samples are taken from which place of the stream: "120:3840"."""
+_SAMPLES = ("lanes", "microbatches_per_lane", "batch_size")
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The vault holds it in memory until a newer one is whole."""
 
@@ -35,6 +40,22 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
 def mathematics(terms: Mapping[str, str]) -> dict[str, str]:
     """Of a contract's terms, those that must be equal for a resumed job to end with the same bits."""
     return {name: value for name, value in terms.items() if name not in _FREE}
+
+
+def data_from(terms: Mapping[str, str]) -> tuple[int, int]:
+    """From which step on the job with these terms takes samples from which place of the stream."""
+    step, _, sample = terms.get(DATA_FROM, "0:0").partition(":")
+    return int(step), int(sample)
+
+
+def unused(saved: Mapping[str, str], step: int) -> tuple[int, int]:
+    """For a job that goes on from this step with other mathematics: the next sample that nobody has used. Only map-style
+    data has such places; other data goes on by its step, or by the positions of its lanes."""
+    if DATA_FROM not in saved:
+        return 0, 0
+    from_step, from_sample = data_from(saved)
+    lanes, microbatches, batch_size = (int(saved[name]) for name in _SAMPLES)
+    return step, from_sample + (step - from_step) * lanes * microbatches * batch_size
 
 
 def differences(saved: Mapping[str, str], terms: Mapping[str, str]) -> tuple[str, ...]:

@@ -357,6 +357,8 @@ class OriginTaken(_Fact, frozen=True, kw_only=True):
     """The job was known to have committed every step below this one."""
     differences: tuple[str, ...] = ()
     """In which terms of its mathematics it is another job from here on, by the operator's word."""
+    data_from: tuple[int, int] = (0, 0)
+    """From this step on samples are taken from this place of the stream."""
 
 
 class StateRecalled(_Fact, frozen=True, kw_only=True):

@@ -32,6 +32,12 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     """So many bytes of records may wait for a joiner, at either end of a line."""
     grace_s: float = 30.0
     """When it is told to end, it has this long to hand over."""
+    vault: str = ""
+    """Where the host's vault hears workers, in the abstract namespace; empty: there is none."""
+    saves: tuple[int, ...] = ()
+    """The intervals of saves, in steps."""
+    data_from: tuple[int, int] = (0, 0)
+    """From this step on samples are taken from this place of the stream."""
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
     stamp_fd: int | None = None
@@ -50,6 +56,9 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "BUCKET_BYTES": str(self.bucket_bytes),
             _PREFIX + "JOIN_QUEUE_BYTES": str(self.join_queue_bytes),
             _PREFIX + "GRACE_S": str(self.grace_s),
+            _PREFIX + "VAULT": self.vault,
+            _PREFIX + "SAVES": ",".join(map(str, self.saves)),
+            _PREFIX + "DATA_FROM": "{}:{}".format(*self.data_from),
             _PREFIX + "FAULTS": self.faults,
         }
 
@@ -72,6 +81,9 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 bucket_bytes=int(environ[_PREFIX + "BUCKET_BYTES"]),
                 join_queue_bytes=int(environ[_PREFIX + "JOIN_QUEUE_BYTES"]),
                 grace_s=float(environ[_PREFIX + "GRACE_S"]),
+                vault=environ.get(_PREFIX + "VAULT", ""),
+                saves=tuple(int(every) for every in environ.get(_PREFIX + "SAVES", "").split(",") if every),
+                data_from=_pair(environ.get(_PREFIX + "DATA_FROM", "0:0")),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,
             )
@@ -80,3 +92,8 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 f"the environment names a coordinator but is not whole ({error!r}): start workers with `regrow run`, "
                 f"or unset {_PREFIX}COORDINATOR to run alone"
             ) from error
+
+
+def _pair(text: str) -> tuple[int, int]:
+    first, _, second = text.partition(":")
+    return int(first), int(second)

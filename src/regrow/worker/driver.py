@@ -7,6 +7,7 @@ thread empties in `advance`: everything inside Regrow is done there, and what be
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -28,7 +29,9 @@ from regrow.core.effects import (
     Leave,
     Load,
     Merge,
+    Recall,
     Reduce,
+    Save,
     Serve,
     Snap,
     Tell,
@@ -49,8 +52,10 @@ from regrow.core.events import (
     Loaded,
     LoadFailed,
     Overran,
+    Recalled,
     Reduced,
     RosterPushed,
+    SaveWished,
     Served,
     StopAsked,
     Unheard,
@@ -68,17 +73,19 @@ from regrow.core.records import (
     RosterReceived,
     SnapshotLoaded,
     StateFetched,
+    StateRecalled,
     StateServed,
 )
 from regrow.core.resolve import Manifest, Statement
 from regrow.core.roster import Roster
+from regrow.core.saves import Urgency
 from regrow.core.speeds import Gauge
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
 from regrow.state.record import summary
 from regrow.worker.audit import Audit
-from regrow.worker.link import Link
+from regrow.worker.link import Depot, Link
 from regrow.worker.partials import Partials
 from regrow.worker.replica import Replica
 from regrow.worker.waits import StampedGroup, waiting
@@ -108,12 +115,22 @@ class Driver:
         self.stamp = stamp
         self._note = note
         self._link: Link | None = None
+        self._depot: Depot | None = None
         self._gauge = Gauge()
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
     def connect(self, link: Link) -> None:
         self._link = link
+
+    def keep(self, depot: Depot) -> None:
+        """There is a vault."""
+        self._depot = depot
+
+    @property
+    def depot(self) -> Depot:
+        assert self._depot is not None, "nobody saves or recalls without a vault"
+        return self._depot
 
     @property
     def link(self) -> Link:
@@ -170,6 +187,13 @@ class Driver:
     def stop_asked(self) -> None:
         self.tell(StopAsked())
 
+    def save_asked(self) -> None:
+        self.tell(SaveWished(urgency=Urgency.ASKED))
+
+    def save_again(self) -> None:
+        """The last one is void."""
+        self.tell(SaveWished(urgency=Urgency.DUE))
+
     def refused(self, why: str, is_lost: bool) -> None:
         self._hand(Leave(why=why, fault="refused" if is_lost else "evicted"))
 
@@ -215,6 +239,10 @@ class Driver:
                 self.stamp.enter(Phase.TURN)
             case Snap():
                 self._snap(work)
+            case Save():
+                self._save(work)
+            case Recall():
+                self.tell(self._recall(work))
             case Load():
                 self.tell(self._load(work))
             case Exchange() | Fetch() | Serve() | Reduce() | Bound():
@@ -323,6 +351,27 @@ class Driver:
             self.replica.prepare(self._house)
         self.stamp.enter(Phase.TURN)
         self._note(ListenerFed(listener=work.feed.listener, step=work.step))
+
+    def _save(self, work: Save) -> None:
+        # The last one is waited for, as long as it takes: whoever is past the last step cannot hold anybody up.
+        is_last = work.urgency is Urgency.LAST
+        self.stamp.enter(Phase.LEAVING if is_last else Phase.HEAL, work.step)
+        self.depot.save(work)
+        self.stamp.enter(Phase.TURN)
+
+    def _recall(self, work: Recall) -> Event:
+        origin = work.origin
+        faultpoint("recall", step=origin.step, roster=work.version.n)
+        begun_s = time.monotonic()
+        with waiting(self.stamp, Phase.FETCH, Phase.HEAL, origin.step):
+            size_bytes = self.depot.recall(origin)
+        self.stamp.enter(Phase.TURN)
+        faultpoint("recalled", step=origin.step, roster=work.version.n)
+        seconds = time.monotonic() - begun_s
+        self._note(
+            StateRecalled(version=work.version, step=origin.step, digest=origin.root, size_bytes=size_bytes, seconds=seconds)
+        )
+        return Recalled(version=work.version)
 
     def _load(self, work: Load) -> Event:
         faultpoint("load", step=work.step)

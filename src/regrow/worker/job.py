@@ -133,7 +133,12 @@ class Job:
         pin_memory: hand out tensors in pinned memory, where there is a device to copy them to.
         timeout_s: a data worker that is waited for longer than this is replaced.
         """
-        grid = Grid(seed=self.seed, lanes=self.lanes, microbatches_per_lane=self.microbatches_per_lane)
+        grid = Grid(
+            seed=self.seed,
+            lanes=self.lanes,
+            microbatches_per_lane=self.microbatches_per_lane,
+            data_from=self.place.door.data_from if self.place else (0, 0),
+        )
         return make_data(
             source,
             grid,

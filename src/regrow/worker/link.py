@@ -1,15 +1,16 @@
 """What a driver needs of the world beyond its process: groups, transfers, a coordinator. Mesh is the real one; Solo is a
-job of one."""
+job of one. Beside them, what it needs of the host's vault."""
 
 from typing import Protocol
 
 import torch
 
 from regrow.collectives.group import Group
-from regrow.core.effects import Fetch, Immediate, Load, Serve, Snap
+from regrow.core.effects import Fetch, Immediate, Load, Save, Serve, Snap
 from regrow.core.events import Event
 from regrow.core.listener import Listener
 from regrow.core.messages import Offer, Part
+from regrow.core.origin import Origin
 from regrow.core.roster import Version
 from regrow.state.snapshot import Snapshot
 from regrow.worker.healing import Received
@@ -40,3 +41,11 @@ class Link(Protocol):
 
     def feed(self, listener: Listener, part: Part, data: torch.Tensor) -> None:
         """Send a part of a record, of whose bytes a copy is made; nobody waits for it."""
+
+
+class Depot(Protocol):
+    def save(self, work: Save) -> None:
+        """Have this member's portion copied, beside whatever comes next; the last save of a job before it returns."""
+
+    def recall(self, origin: Origin) -> int:
+        """Put the origin in the place of the state; its size in bytes. Blocks; Mismatch or StateError when it cannot be."""

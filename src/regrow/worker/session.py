@@ -16,7 +16,22 @@ from typing import Any, NoReturn, Protocol, TypeVar
 from regrow.collectives.line import Line
 from regrow.core.change import Change, Misfit, apply
 from regrow.core.errors import ConfigError, PeerError
-from regrow.core.messages import Amend, Ask, Attend, Beat, FromMember, Join, Listen, Meet, Missed, Push, Refuse, Stop, Want
+from regrow.core.messages import (
+    Amend,
+    Ask,
+    Attend,
+    Beat,
+    FromMember,
+    Join,
+    Listen,
+    Meet,
+    Missed,
+    Push,
+    Refuse,
+    SaveState,
+    Stop,
+    Want,
+)
 from regrow.core.records import Refused
 from regrow.core.roster import Endpoint, Roster, Version
 from regrow.shell.backoff import Backoff
@@ -58,6 +73,7 @@ class Inbox(Protocol):
     def pushed(self, roster: Roster) -> None: ...
     def listen_told(self, roster: Roster) -> None: ...
     def stop_asked(self) -> None: ...
+    def save_asked(self) -> None: ...
     def refused(self, why: str, is_lost: bool) -> None: ...
 
 
@@ -215,6 +231,8 @@ class Session:
                 inbox.listen_told(roster)
             case Stop():
                 inbox.stop_asked()
+            case SaveState():
+                inbox.save_asked()
             case Refuse(why=why, is_lost=is_lost):
                 inbox.refused(why, is_lost)
             case _:

@@ -14,6 +14,7 @@ import torch.utils.data
 from regrow.core.errands import Errand
 from regrow.core.errors import ConfigError
 from regrow.core.order import Grid, Plan, fetch_seed, sample_seed
+from regrow.core.origin import DATA_FROM
 from regrow.worker.randomness import seed_host
 
 
@@ -30,7 +31,11 @@ class Samples:
         if size < 1:
             raise ConfigError("data() got an empty dataset: there is nothing to train on")
         self.grid = Plan(**msgspec.structs.asdict(grid), batch_size=batch_size, dataset_size=size)
-        self.terms = {"batch_size": str(batch_size), "dataset size": str(size)}
+        self.terms = {
+            "batch_size": str(batch_size),
+            "dataset size": str(size),
+            DATA_FROM: "{}:{}".format(*grid.data_from),
+        }
         self._dataset = dataset
         self._collate = collate or torch.utils.data.default_collate
 
