@@ -22,7 +22,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.waits: list[float] = []
-        self.hold = Hold(self.waits.append)
+        self.hold = Hold(lambda: self.waits.append(self.hold.wait()))
         self.arena = Arena()
         self._outcome: Outcome | None = None
         self._is_done = threading.Event()

@@ -61,6 +61,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """state.tree's skeleton: pure JSON in which tensors are named by index."""
     leaves: tuple[Leaf, ...]
     shards: tuple[Shard, ...]
+    frozen: tuple[str, ...] = ()
+    """Parameters that were not trained just then, by name, where a job saved it."""
     root: str
     """state.ribbon's root over all of it: the digest that a restored state must have."""
 

@@ -32,6 +32,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """By the index under which the skeleton names them."""
     order: tuple[tuple[int, ...], ...]
     """Per shard: the leaves in it, in the order of its file."""
+    frozen: tuple[str, ...] = ()
+    """Parameters that were not trained just then, by name."""
 
     @cached_property
     def extents(self) -> tuple[tuple[int, int], ...]:

@@ -36,6 +36,8 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     """Where the host's vault hears workers, in the abstract namespace; empty: there is none."""
     saves: tuple[int, ...] = ()
     """The intervals of saves, in steps."""
+    shard_bytes: int = 256_000_000
+    """Of the largest file of a checkpoint, unless one tensor is larger."""
     data_from: tuple[int, int] = (0, 0)
     """From this step on samples are taken from this place of the stream."""
     faults: str = ""
@@ -58,6 +60,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "GRACE_S": str(self.grace_s),
             _PREFIX + "VAULT": self.vault,
             _PREFIX + "SAVES": ",".join(map(str, self.saves)),
+            _PREFIX + "SHARD_BYTES": str(self.shard_bytes),
             _PREFIX + "DATA_FROM": "{}:{}".format(*self.data_from),
             _PREFIX + "FAULTS": self.faults,
         }
@@ -83,6 +86,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 grace_s=float(environ[_PREFIX + "GRACE_S"]),
                 vault=environ.get(_PREFIX + "VAULT", ""),
                 saves=tuple(int(every) for every in environ.get(_PREFIX + "SAVES", "").split(",") if every),
+                shard_bytes=int(environ.get(_PREFIX + "SHARD_BYTES", "256000000")),
                 data_from=_pair(environ.get(_PREFIX + "DATA_FROM", "0:0")),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,

@@ -76,6 +76,12 @@ class Deposited(_Message, frozen=True, kw_only=True):
     """The copy is void, and so is the save; empty when the bytes are there."""
 
 
+class Foreseen(_Message, frozen=True, kw_only=True):
+    """A save of this size will come: to make its pages now is cheaper than to have training wait for it."""
+
+    arena_bytes: int
+
+
 class Recall(_Message, frozen=True, kw_only=True):
     """A founder wants the origin."""
 
@@ -92,6 +98,12 @@ class Lent(_Message, frozen=True, kw_only=True):
     step: int
     version: Version
     size_bytes: int
+
+
+class Waits(_Message, frozen=True, kw_only=True):
+    """Said every second to whoever waits for an arena."""
+
+    why: str
 
 
 class Kept(_Message, frozen=True, kw_only=True):
@@ -174,7 +186,7 @@ class Said(_Message, frozen=True, kw_only=True):
     is_routine: bool = False
 
 
-FromWorker = Came | Deposit | Deposited | Recall
-ToWorker = Lent | Kept | Void | Lacking | Recalled | Unknown
+FromWorker = Came | Foreseen | Deposit | Deposited | Recall
+ToWorker = Lent | Waits | Kept | Void | Lacking | Recalled | Unknown
 FromAgent = Seek | Finish
 ToAgent = Opened | Unusable | Sought | Said

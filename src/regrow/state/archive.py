@@ -102,6 +102,7 @@ class Archive:
                     skeleton=draft.skeleton,
                     leaves=draft.leaves,
                     shards=shards,
+                    frozen=draft.frozen,
                     root=whole.result(),
                 )
             )

@@ -1,9 +1,11 @@
 """Messages between two processes of one host, over a socket pair; a message may carry an open descriptor.
 
-Each end belongs to one thread. The messages are the caller's: this file sees their bytes.
+Each end belongs to one thread, or to two: one that sends and one that receives. The messages are the caller's: this file
+sees their bytes.
 """
 
 import array
+import contextlib
 import os
 import select
 import socket
@@ -60,6 +62,11 @@ class Handover:
     def take_fd(self) -> int:
         """Of the message that was received last."""
         return self._fds.popleft()
+
+    def shut(self) -> None:
+        """From any thread: whoever sends or receives finds that the other end is gone."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         self._sock.close()

@@ -7,25 +7,13 @@ as much as to copy into it.
 A forked child does not get the mapping, and closes the descriptor (see `let_go`): no data worker keeps gigabytes alive.
 """
 
-import ctypes
-import mmap
 import os
 import threading
 
 import torch
 
 from regrow.core.errors import InfraError
-
-PAGE_BYTES = 4096
-_MADV_DONTFORK = 10
-_MADV_POPULATE_WRITE = 23
-_FAILED = ctypes.c_void_p(-1).value
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+from regrow.worker.mapping import PAGE_BYTES, Mapping
 
 
 class Arenas:
@@ -81,22 +69,28 @@ class Arena:
     """One generation: room for one state. One thread at a time may `fit` it."""
 
     def __init__(self) -> None:
-        self.size_bytes = 0
-        self.address = 0
         self.fd = -1
+        self._mapping: Mapping | None = None
         self._ready_bytes = 0
-        self._is_pinned = False
         self._lock = threading.Lock()
+
+    @property
+    def address(self) -> int:
+        return 0 if self._mapping is None else self._mapping.address
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self._mapping is None else self._mapping.size_bytes
 
     def fit(self, size_bytes: int, pinned: bool = False) -> None:
         """Have room for so many bytes, with its pages made. What it held is gone when it has to grow."""
         with self._lock:
-            if self.fd < 0 or self.size_bytes < size_bytes:
+            if self._mapping is None or self._mapping.size_bytes < size_bytes:
                 self._free()  # two of them may not fit
-                self._make(-(-max(size_bytes, 1) // PAGE_BYTES) * PAGE_BYTES)
-            if pinned and not self._is_pinned:
-                self._pin()
-            self._ready_bytes = self.size_bytes
+                self._mapping = self._made(-(-max(size_bytes, 1) // PAGE_BYTES) * PAGE_BYTES)
+            if pinned:
+                self._mapping.pin()
+            self._ready_bytes = self._mapping.size_bytes
 
     def has_room(self, size_bytes: int) -> bool:
         """At once: also while it is being fitted."""
@@ -104,8 +98,8 @@ class Arena:
 
     def tensor(self, offset: int, size_bytes: int) -> torch.Tensor:
         """These bytes of it, only for as long as it is neither fitted nor closed."""
-        buffer = (ctypes.c_ubyte * size_bytes).from_address(self.address + offset)
-        return torch.frombuffer(buffer, dtype=torch.uint8)
+        assert self._mapping is not None, "fit() comes first"
+        return self._mapping.tensor(offset, size_bytes)
 
     def close(self) -> None:
         with self._lock:
@@ -115,47 +109,28 @@ class Arena:
         """In a forked child: the mapping did not come along, and the lock is as some other thread left it."""
         if self.fd >= 0:
             os.close(self.fd)
-        self.fd, self.address, self.size_bytes = -1, 0, 0
+        self.fd, self._mapping = -1, None
 
-    def _make(self, size_bytes: int) -> None:
-        # Python's own mmap object would unmap, in a forked child, whatever lies at this address there by then.
+    def _made(self, size_bytes: int) -> Mapping:
         try:
             self.fd = os.memfd_create("regrow-arena", os.MFD_CLOEXEC)
             os.ftruncate(self.fd, size_bytes)
-        except OSError as error:
-            raise _refused(size_bytes, error.strerror) from error
-        access = mmap.PROT_READ | mmap.PROT_WRITE
-        address = _libc.mmap(None, size_bytes, access, mmap.MAP_SHARED, self.fd, 0)
-        if address in (None, _FAILED):
-            raise _refused(size_bytes, os.strerror(ctypes.get_errno()))
-        self.address, self.size_bytes = address, size_bytes
-        _libc.madvise(address, size_bytes, _MADV_DONTFORK)
-        if _libc.madvise(address, size_bytes, _MADV_POPULATE_WRITE) != 0:  # before Linux 5.14, or no memory left
-            try:
+            mapping = Mapping(self.fd, size_bytes)
+            if not mapping.populate():
+                self._mapping = mapping
                 os.posix_fallocate(self.fd, 0, size_bytes)  # says so where there is none; a bare write would be a SIGBUS
-            except OSError as error:
-                raise _refused(size_bytes, error.strerror) from error
-
-    def _pin(self) -> None:
-        """Let the GPU copy into it at full speed."""
-        status = torch.cuda.cudart().cudaHostRegister(self.address, self.size_bytes, 0)  # type: ignore[no-untyped-call]
-        if int(status) != 0:
-            raise InfraError(
-                f"the GPU's driver refuses {self.size_bytes} bytes of pinned memory (status {status}): "
-                "raise the limit on locked memory (ulimit -l)"
-            )
-        self._is_pinned = True
+        except OSError as error:
+            self._free()
+            raise _refused(size_bytes, error.strerror) from error
+        return mapping
 
     def _free(self) -> None:
         self._ready_bytes = 0
-        if self._is_pinned:
-            torch.cuda.cudart().cudaHostUnregister(self.address)  # type: ignore[no-untyped-call]
-            self._is_pinned = False
-        if self.address:
-            _libc.munmap(self.address, self.size_bytes)
+        if self._mapping is not None:
+            self._mapping.close()
         if self.fd >= 0:
             os.close(self.fd)
-        self.fd, self.address, self.size_bytes = -1, 0, 0
+        self.fd, self._mapping = -1, None
 
 
 def _refused(size_bytes: int, why: str | None) -> InfraError:

@@ -190,9 +190,9 @@ class Driver:
     def save_asked(self) -> None:
         self.tell(SaveWished(urgency=Urgency.ASKED))
 
-    def save_again(self) -> None:
+    def save_again(self, urgency: Urgency) -> None:
         """The last one is void."""
-        self.tell(SaveWished(urgency=Urgency.DUE))
+        self.tell(SaveWished(urgency=urgency))
 
     def refused(self, why: str, is_lost: bool) -> None:
         self._hand(Leave(why=why, fault="refused" if is_lost else "evicted"))

@@ -15,23 +15,40 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from regrow.state.memory import plain
-from regrow.worker.arena import Arena
 
 _CLONE_BYTES = 16 << 20
 """A tensor on a GPU up to this size is copied there, so that nobody waits for the GPU."""
 
 
+class Room(Protocol):
+    """What a state is copied into."""
+
+    @property
+    def address(self) -> int: ...
+
+    def fit(self, size_bytes: int, pinned: bool = False) -> None:
+        """On the thread that copies: returns once there is room."""
+
+    def has_room(self, size_bytes: int) -> bool:
+        """At once."""
+
+    def tensor(self, offset: int, size_bytes: int) -> torch.Tensor: ...
+
+
 class Piece(msgspec.Struct, kw_only=True):
-    """A tensor, and where in the arena it goes."""
+    """Bytes of a tensor, and where in the arena they go."""
 
     offset: int
     tensor: torch.Tensor
+    start: int
+    stop: int
 
 
 class Owned(Piece, kw_only=True):
@@ -48,7 +65,7 @@ class Owned(Piece, kw_only=True):
 class Copy(msgspec.Struct, kw_only=True):
     """One state on its way into the arena."""
 
-    arena: Arena
+    arena: Room
     size_bytes: int
     owned: list[Owned]
     kept: list[Piece]
@@ -57,6 +74,8 @@ class Copy(msgspec.Struct, kw_only=True):
     """Called once on the thread that copies; the optimizers still wait."""
     marks: dict[torch.device, torch.cuda.Event] = {}
     """Per GPU: when what was asked of it before the save is done."""
+    copied: Callable[[], None] = lambda: None
+    """Called after each of the pieces."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,25 +89,29 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def copy_of(
     tensors: Sequence[tuple[str, torch.Tensor, int]],
     owners: Iterable[torch.optim.Optimizer],
-    arena: Arena,
+    arena: Room,
     size_bytes: int,
     restless: Collection[str],
     done: Callable[[Outcome], None],
+    portion: tuple[int, int] | None = None,
 ) -> Copy:
     """Of these tensors (path, tensor, offset in the arena). Whatever could change at any moment is safe on return, and so
-    are the tensors whose path is in `restless`."""
+    are the tensors whose path is in `restless`. Of a portion of the arena, only what lies in it."""
     ours = _places(owners)
+    first, last = portion or (0, size_bytes)
     owned: list[Owned] = []
     kept: list[Piece] = []
     for path, tensor, offset in tensors:
-        if not tensor.nbytes:
+        start, stop = max(0, first - offset), min(tensor.nbytes, last - offset)
+        if start >= stop:
             continue
+        piece = Piece(offset=offset + start, tensor=tensor, start=start, stop=stop)
         if path not in restless and _place(tensor) in ours and not tensor.is_inference():
-            owned.append(Owned(path=path, offset=offset, tensor=tensor, version=tensor._version))
+            owned.append(Owned(**msgspec.structs.asdict(piece), path=path, version=tensor._version))
         elif tensor.device.type == "cpu" and arena.has_room(size_bytes):
-            _copy(tensor, arena, offset)
+            _copy(piece, arena)
         else:
-            kept.append(Piece(offset=offset, tensor=_kept(tensor)))
+            kept.append(_kept(piece))
     marks = {}
     for device in {tensor.device for _, tensor, _ in tensors if tensor.is_cuda and tensor.nbytes}:
         with torch.cuda.device(device):
@@ -99,8 +122,8 @@ def copy_of(
 class Hold:
     """Copies one state at a time; while it does, optimizers wait."""
 
-    def __init__(self, before_step: Callable[[float], None]) -> None:
-        """`before_step` is told the seconds that a step has waited, on its thread."""
+    def __init__(self, before_step: Callable[[], None]) -> None:
+        """`before_step` is called before each step of an optimizer, on its thread, and has to `wait`."""
         self._before_step = before_step
         self._copies: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._is_idle = threading.Event()
@@ -116,6 +139,10 @@ class Hold:
         """Returns at once; the one before must be done (see `wait`)."""
         self._is_idle.clear()
         self._copies.put(copy)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._is_idle.is_set()
 
     def wait(self) -> float:
         """Until no copy is being made; the seconds it took."""
@@ -133,18 +160,17 @@ class Hold:
 
     def _pause(self, *_: object) -> None:
         if os.getpid() == self._pid:  # the thread did not come along into a forked child
-            self._before_step(self.wait())
+            self._before_step()
 
     def _run(self) -> None:
         # At the priority of training, which waits for it sooner or later: a nice thread would starve beside other processes.
         while (copy := self._copies.get()) is not None:
-            outcome = _carried_out(copy)
-            copy.done(outcome)
+            copy.done(carried_out(copy))
             del copy  # or its tensors would live until the next
             self._is_idle.set()
 
 
-def _carried_out(copy: Copy) -> Outcome:
+def carried_out(copy: Copy) -> Outcome:
     begun_s = time.monotonic()
     try:
         copy.arena.fit(copy.size_bytes, pinned=bool(copy.marks))
@@ -161,10 +187,11 @@ def _copy_all(copy: Copy) -> None:
     for piece in pieces:
         if piece.tensor.is_cuda:
             with torch.cuda.stream(streams[piece.tensor.device]):
-                flat = piece.tensor.contiguous().reshape(-1).view(torch.uint8)
+                flat = _bytes(piece)
                 copy.arena.tensor(piece.offset, flat.nbytes).copy_(flat, non_blocking=True)
         else:
-            _copy(piece.tensor, copy.arena, piece.offset)
+            _copy(piece, copy.arena)
+        copy.copied()
     for stream in streams.values():
         stream.record_event().synchronize()
 
@@ -175,15 +202,22 @@ def _stream(device: torch.device, mark: torch.cuda.Event) -> torch.cuda.Stream:
     return stream
 
 
-def _copy(tensor: torch.Tensor, arena: Arena, offset: int) -> None:
-    held = plain(tensor)
-    ctypes.memmove(arena.address + offset, held.data_ptr(), held.nbytes)  # as fast as memory is, and without the GIL
+def _copy(piece: Piece, arena: Room) -> None:
+    held, size = plain(piece.tensor), piece.stop - piece.start
+    ctypes.memmove(
+        arena.address + piece.offset, held.data_ptr() + piece.start, size
+    )  # as fast as memory is, without the GIL
 
 
-def _kept(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.is_cuda and tensor.nbytes > _CLONE_BYTES:
-        return tensor.detach().cpu()
-    return tensor.detach().clone()
+def _bytes(piece: Piece) -> torch.Tensor:
+    return piece.tensor.detach().contiguous().reshape(-1).view(torch.uint8)[piece.start : piece.stop]
+
+
+def _kept(piece: Piece) -> Piece:
+    held = _bytes(piece)
+    size = held.nbytes
+    held = held.cpu() if held.is_cuda and size > _CLONE_BYTES else held.clone()
+    return Piece(offset=piece.offset, tensor=held, start=0, stop=size)
 
 
 _Place = tuple[torch.device, int, torch.dtype, torch.Size, tuple[int, ...]]

@@ -14,6 +14,7 @@ from regrow.core.events import StepEntered, StopAsked
 from regrow.core.lanes import Cell, lanes_in
 from regrow.core.messages import Contract, Join
 from regrow.core.order import Grid, mix
+from regrow.core.origin import mathematics
 from regrow.core.progress import Phase
 from regrow.core.records import Departed, Fact
 from regrow.core.roster import Endpoint
@@ -28,7 +29,9 @@ from regrow.worker.audit import Audit
 from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
 from regrow.worker.data import Data, Given, make_data
+from regrow.worker.depot import Depot
 from regrow.worker.dismissal import Dismissal
+from regrow.worker.drafting import Drafting
 from regrow.worker.driver import Driver
 from regrow.worker.guard import Guard
 from regrow.worker.mesh import Mesh
@@ -88,6 +91,7 @@ class Job:
         self._skips = skips
         self._hooks: list[Callable[[Strength], None]] = []
         self._strength: Strength | None = None
+        self._depot: Depot | None = None
 
     @property
     def ended(self) -> bool:
@@ -206,7 +210,8 @@ class Job:
         audit = Audit(self._tracked, self.place.door.audit_every if self.place else 0)
         me = self.place.door.member if self.place else ME
         initial = self._tracked.manifest() if self.place else ()
-        attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial)
+        saves = self.place.door.saves if self.place and self.place.door.vault else None
+        attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial, saves=saves)
         bucket_bytes = self.place.door.bucket_bytes if self.place else BUCKET_BYTES
         partials = Partials(trained, self.lanes, bucket_bytes)
         driver = Driver(attendance, replica, partials, audit, self._note, self._stamp)
@@ -218,6 +223,8 @@ class Job:
         place = self.place
         contract = self._contract(count, data)
         driver.connect(Mesh(place.door, place.session, place.journal, driver.tell))
+        if place.door.vault:
+            self._depot = self._furnish(place, driver, contract)
 
         def join() -> Join:
             return Join(
@@ -235,6 +242,15 @@ class Job:
         Dismissal(place.session.call, driver.dismissed, place.door.grace_s).install()
         faultpoint("join")
         return driver
+
+    def _furnish(self, place: Place, driver: Driver, contract: Contract) -> Depot:
+        drafting = Drafting(place.door.shard_bytes, mathematics(contract.terms))
+        depot = Depot(
+            place.door.vault, place.door.member, self._tracked, drafting, self._stamp, self._note, driver.save_again
+        )
+        driver.keep(depot)
+        depot.open()
+        return depot
 
     def _contract(self, count: int, data: Data) -> Contract:
         terms = {
@@ -282,6 +298,8 @@ class Job:
         assert self._driver is not None
         self._ended = True
         self._stamp.enter(Phase.LEAVING)
+        if self._depot is not None:
+            self._depot.close()
         if self.place is not None:
             # Whatever becomes of this process from here on happens after its last step, and is told so.
             self.place.session.flush(FLUSH_S)

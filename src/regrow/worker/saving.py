@@ -9,18 +9,13 @@ import threading
 import time
 from collections.abc import Sequence
 
-import msgspec
-import torch
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-
-from regrow.core.draft import Draft, draft
-from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
+from regrow.core.errors import InfraError, RegrowError, StateError
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.writing import Setting
 from regrow.state.tracked import Tracked
-from regrow.state.tree import Flat
 from regrow.worker.account import Account
 from regrow.worker.arena import Arenas
+from regrow.worker.drafting import Drafting, is_young, optimizers
 from regrow.worker.hold import Hold, Outcome, copy_of
 from regrow.worker.keeper import Keeper, Save
 
@@ -35,13 +30,12 @@ class Saving:
 
     def __init__(self, setting: Setting, *, shard_bytes: int, patience_s: float, account: Account) -> None:
         self._account = account
-        self._shard_bytes = shard_bytes
         self._arenas = Arenas(GENERATIONS)
         self._keeper = Keeper(setting, patience_s, account, self._arenas.give_back)
         self._hold = Hold(self._before_step)
         self._restless: set[str] = set()
         """Paths of tensors that have changed under a copy: from then on they are copied at once."""
-        self._layout: tuple[Sequence[object], Draft, tuple[int, ...]] | None = None
+        self._drafting = Drafting(shard_bytes)
         self._awaited: Tracked | None = None
         """Whose optimizers have no state yet, so that nobody knows how large an arena must be."""
         self._prepared: Tracked | None = None
@@ -52,7 +46,7 @@ class Saving:
         """Returns as soon as training may go on."""
         begun_s = time.monotonic()
         self._hold.wait()  # two saves without a step in between
-        plan, offsets, flat = self._planned(step, tracked)
+        plan, offsets, flat = self._drafting.planned(step, tracked)
         self._awaited, self._prepared_bytes = None, max(self._prepared_bytes, plan.arena_bytes)
         crowded_s = self._wait_for_room(step)
         arena = self._arenas.take(plan.arena_bytes)
@@ -68,7 +62,7 @@ class Saving:
                 self._account.given_up(why)
 
         tensors = list(zip(flat.paths, flat.tensors, offsets, strict=True))
-        self._hold.begin(copy_of(tensors, _optimizers(tracked), arena, plan.arena_bytes, self._restless, done))
+        self._hold.begin(copy_of(tensors, optimizers(tracked), arena, plan.arena_bytes, self._restless, done))
         self._account.waited(saving_s=time.monotonic() - begun_s, crowded_s=crowded_s)
 
     def prepare(self, tracked: Tracked) -> None:
@@ -76,11 +70,11 @@ class Saving:
         ones, this is put off until then."""
         if tracked is self._prepared:
             return
-        if any(not optimizer.state for optimizer in _optimizers(tracked)):
+        if is_young(tracked):
             self._awaited = tracked
             return
         self._awaited, self._prepared = None, tracked
-        plan, _, flat = self._planned(0, tracked)
+        plan, _, flat = self._drafting.planned(0, tracked)
         if plan.arena_bytes <= self._prepared_bytes:
             return
         self._prepared_bytes = plan.arena_bytes
@@ -112,23 +106,6 @@ class Saving:
         self._arenas.let_go()
         self._keeper.let_go()
 
-    def _planned(self, step: int, tracked: Tracked) -> tuple[Draft, tuple[int, ...], Flat]:
-        """Where each tensor belongs. The layout is found once, and again when a tensor came, went or changed its shape."""
-        flat = tracked.flatten()
-        shapes = [(path, tensor.dtype, tensor.shape) for path, tensor in zip(flat.paths, flat.tensors, strict=True)]
-        if self._layout is None or self._layout[0] != shapes:
-            _check(flat)
-            tensors = [
-                (path, str(dtype).removeprefix("torch."), tuple(shape), tensor.nbytes)
-                for (path, dtype, shape), tensor in zip(shapes, flat.tensors, strict=True)
-            ]
-            plan = draft(
-                step=step, term=0, mathematics={}, skeleton=flat.skeleton, tensors=tensors, shard_bytes=self._shard_bytes
-            )
-            self._layout = shapes, plan, plan.offsets
-        _, plan, offsets = self._layout
-        return msgspec.structs.replace(plan, step=step, skeleton=flat.skeleton), offsets, flat
-
     def _wait_for_room(self, step: int) -> float:
         """The seconds until one of the saves before was durable, or given up."""
         begun_s, next_s = time.monotonic(), _PATIENCE_S
@@ -142,8 +119,8 @@ class Saving:
         except RegrowError:
             pass  # the save that needs the room says so
 
-    def _before_step(self, waited_s: float) -> None:
-        if waited_s:
+    def _before_step(self) -> None:
+        if waited_s := self._hold.wait():
             self._account.waited(held_s=waited_s)
         if self._awaited is not None:
             self.prepare(self._awaited)
@@ -161,21 +138,6 @@ class Saving:
             f"step {step} is not saved: {_some(outcome.changed)} changed while being copied, and not in an optimizer's "
             "step. From now on they are copied before save returns; to avoid that, change them after copied()"
         )
-
-
-def _optimizers(tracked: Tracked) -> list[torch.optim.Optimizer]:
-    return [thing for thing in tracked.objects.values() if isinstance(thing, torch.optim.Optimizer)]
-
-
-def _check(flat: Flat) -> None:
-    for path, tensor in zip(flat.paths, flat.tensors, strict=True):
-        if is_traceable_wrapper_subclass(tensor):
-            raise ConfigError(
-                f"{path} is a {type(tensor).__qualname__}: a Checkpointer saves whole tensors, and this one may be a "
-                "part of one; gather it in the object's state_dict()"
-            )
-        if tensor.is_meta:
-            raise ConfigError(f"{path} is on the meta device and has no values: materialize the model first")
 
 
 def _some(paths: Sequence[str]) -> str:

@@ -1,0 +1,332 @@
+"""A worker's side of saves: its portion of each state into the vault's arena, and an origin out of it.
+
+    training thread    save ──> lays out, takes what could change ──> trains on ──> an optimizer's step waits, if need be
+    regrow-copy        ............. borrows the arena, copies this member's portion, says so
+    regrow-vault       ................................................. hears what became of the save
+
+A save that finds no vault, or loses it on the way, is settled by the next line: kept, or void and wished again. Of a job's
+last save nothing comes after, so it is waited for (rule S3 of ADR 0027).
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+import msgspec
+import torch
+import xxhash
+
+from regrow.core.draft import ALIGNED_BYTES, Draft
+from regrow.core.effects import Save
+from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
+from regrow.core.origin import Origin
+from regrow.core.progress import Phase
+from regrow.core.records import Fact, SaveWaited
+from regrow.core.roster import Member, Version
+from regrow.core.saves import Urgency
+from regrow.shell.faultpoint import faultpoint
+from regrow.shell.stamp import Stamp
+from regrow.shell.vaulting import (
+    Came,
+    Deposit,
+    Deposited,
+    Foreseen,
+    Kept,
+    Lacking,
+    Lent,
+    Recall,
+    Recalled,
+    ToWorker,
+    Unknown,
+    Void,
+    Waits,
+)
+from regrow.state.recall import fill
+from regrow.state.tracked import Tracked
+from regrow.worker.drafting import Drafting, is_young, optimizers
+from regrow.worker.hold import Copy, Hold, Outcome, carried_out, copy_of
+from regrow.worker.loan import Loan, Mappings
+from regrow.worker.mapping import Mapping
+from regrow.worker.restoring import difference
+from regrow.worker.vault_line import VaultLine
+
+_AWAY_S = 30.0
+"""Whoever cannot do without the vault waits so long for it: it is started again within a second."""
+_LONGEST_S = 3600.0
+"""A step that waits longer for a save counts as a hang: a vault that is there says every second why it has to."""
+_TOLD_S = 0.001
+_MAPPINGS = 4
+"""More than a vault has arenas."""
+
+_Key = tuple[int, Version]
+
+
+class _Layout(msgspec.Struct, frozen=True):
+    """The state of this moment, laid out."""
+
+    plan: Draft
+    tensors: list[tuple[str, torch.Tensor, int]]
+    """Path, tensor, offset in the arena."""
+
+
+class Depot:
+    """Of one worker; `save`, `recall` and `close` on the training thread."""
+
+    def __init__(
+        self,
+        address: str,
+        me: Member,
+        tracked: Tracked,
+        drafting: Drafting,
+        stamp: Stamp,
+        note: Callable[[Fact], None],
+        again: Callable[[Urgency], None],
+    ) -> None:
+        """`again` wishes a save anew, after one that is void."""
+        self._me = me
+        self._tracked = tracked
+        self._drafting = drafting
+        self._stamp = stamp
+        self._note = note
+        self._again = again
+        self._line = VaultLine(address, self._came, self._heard, self._lost)
+        self._hold = Hold(self._before_step)
+        self._mappings = Mappings()
+        self._restless: set[str] = set()
+        """Paths of tensors that have changed under a copy: from then on they are copied at once."""
+        self._changed = threading.Condition()
+        """Guards what follows."""
+        self._unsettled: Save | None = None
+        """The newest save of which this worker gave its portion, or was to, and has not heard what became of it."""
+        self._lent: tuple[_Key, Mapping] | None = None
+        self._lacking: deque[Lacking] = deque()
+        self._answer: tuple[Recalled, int] | Unknown | None = None
+        self._why_waiting = ""
+        self._is_foreseen = False
+
+    def open(self) -> None:
+        self._line.open()
+
+    def close(self) -> None:
+        self._hold.close()
+        self._line.close()
+        self._mappings.close()
+
+    # Saving
+
+    def save(self, work: Save) -> None:
+        self._wait()  # two saves without an optimizer's step in between
+        layout = self._laid_out(work.step)
+        with self._changed:
+            self._unsettled, self._lent, self._why_waiting = work, None, ""
+            self._lacking.clear()
+        if work.urgency is Urgency.LAST:
+            self._save_last(work, layout)
+        else:
+            self._hold.begin(self._copy(work, layout, work.members.index(self._me)))
+
+    def _laid_out(self, step: int) -> _Layout:
+        plan, offsets, flat = self._drafting.planned(step, self._tracked)
+        frozen = tuple(name for name, parameter in self._tracked.parameters() if not parameter.requires_grad)
+        return _Layout(
+            msgspec.structs.replace(plan, frozen=frozen), list(zip(flat.paths, flat.tensors, offsets, strict=True))
+        )
+
+    def _copy(self, work: Save, layout: _Layout, index: int) -> Copy:
+        """Of the portion of this member, or of another one."""
+        plan = layout.plan
+        deposit = Deposit(
+            step=work.step,
+            version=work.version,
+            members=tuple(map(str, work.members)),
+            index=index,
+            urgency=work.urgency,
+            layout=xxhash.xxh3_64_hexdigest(msgspec.json.encode(plan)),
+            arena_bytes=plan.arena_bytes,
+            draft=plan if index == 0 or work.urgency is Urgency.LAST else None,
+        )
+        number = self._line.number
+        copy = copy_of(
+            layout.tensors,
+            optimizers(self._tracked),
+            Loan(lambda: self._borrowed(work, deposit, number)),
+            plan.arena_bytes,
+            self._restless,
+            lambda outcome: self._deposited(deposit, number, outcome),
+            _portion(plan.arena_bytes, index, len(work.members)),
+        )
+        copy.copied = lambda: faultpoint("depositing", step=work.step)
+        return copy
+
+    def _borrowed(self, work: Save, deposit: Deposit, number: int) -> Mapping:
+        """The arena of this save, once the vault lends it. PeerError: there will be none, which is settled elsewhere."""
+        faultpoint("deposit", step=work.step)
+        key = (work.step, work.version)
+        with self._changed:
+            if self._lent is not None and self._lent[0] == key:
+                return self._lent[1]  # another portion of the same save
+        self._line.touch()
+        self._line.say(deposit, number)
+        with self._changed:
+            while self._lent is None or self._lent[0] != key:
+                if self._unsettled is not work or self._line.number != number:
+                    raise PeerError("the save is void, or the vault is away")
+                if self._line.is_silent():
+                    self._line.drop(number)
+                self._changed.wait(1.0)
+            return self._lent[1]
+
+    def _deposited(self, deposit: Deposit, number: int, outcome: Outcome) -> None:
+        if isinstance(outcome.error, PeerError):
+            return
+        self._restless.update(outcome.changed)
+        why = ""
+        if outcome.error is not None:
+            why = f"{self._me} could not copy its portion: {outcome.error}"
+        elif outcome.changed:
+            why = (
+                f"{', '.join(outcome.changed[:3])} changed on {self._me} while being copied, and not in an optimizer's step"
+            )
+        faultpoint("deposited", step=deposit.step)
+        told = Deposited(step=deposit.step, version=deposit.version, index=deposit.index, why=why)
+        try:
+            self._line.say(told, number)
+        except PeerError:
+            pass  # the next line settles it
+
+    def _save_last(self, work: Save, layout: _Layout) -> None:
+        """Returns once it is whole, whoever of the others is left; or when there is no vault any more."""
+        while (number := self._line.wait(_AWAY_S)) > 0:
+            mine = self._copy(work, layout, work.members.index(self._me))
+            mine.done(carried_out(mine))
+            while self._is_open(work, number):
+                with self._changed:
+                    self._changed.wait_for(lambda: self._lacking or not self._is_open(work, number), 1.0)
+                    lacking = self._lacking.popleft() if self._lacking else None
+                if lacking is not None:
+                    other = self._copy(work, layout, lacking.index)
+                    other.done(carried_out(other))
+            with self._changed:
+                if self._unsettled is None:
+                    return
+                self._unsettled, self._lent = work, None
+        print(f"regrow: no vault has come for {_AWAY_S:g} s: the last state is not saved", file=sys.stderr, flush=True)
+
+    def _is_open(self, work: Save, number: int) -> bool:
+        return self._unsettled is work and self._line.number == number
+
+    # Waiting
+
+    def _before_step(self) -> None:
+        """Before each step of an optimizer."""
+        self._wait()
+        if not self._is_foreseen and not is_young(self._tracked) and (number := self._line.number):
+            self._is_foreseen = True
+            try:
+                self._line.say(Foreseen(arena_bytes=self._laid_out(0).plan.arena_bytes), number)
+            except PeerError:
+                self._is_foreseen = False
+
+    def _wait(self) -> None:
+        if self._hold.is_idle:
+            return
+        with self._changed:
+            work = self._unsettled
+        with self._stamp.aside(Phase.BUSY, "a save", _LONGEST_S):
+            seconds = self._hold.wait()
+        if seconds >= _TOLD_S and work is not None:
+            why = self._why_waiting or "the copy was not done"
+            self._note(SaveWaited(step=work.step, seconds=seconds, why=why))
+
+    # Recalling
+
+    def recall(self, origin: Origin) -> int:
+        """ConfigError when it is not the state of this script; StateError when it is not what it was said to be."""
+        recalled, fd = self._asked(origin)
+        try:
+            plan = recalled.draft
+            if (words := difference(plan.skeleton, self._tracked)) is not None:
+                raise ConfigError(f"the saved state of step {origin.step} ({origin.where}) is of something else: {words}")
+            places = self._tracked.places(plan.skeleton)
+            found = fill(fd, plan, places)
+        finally:
+            os.close(fd)
+        if found != origin.root:
+            raise StateError(
+                f"the state of step {origin.step} has the root {found} in memory, it was found with {origin.root}"
+            )
+        for name, parameter in self._tracked.parameters():
+            if parameter.requires_grad == (name in plan.frozen):
+                parameter.requires_grad_(name not in plan.frozen)
+        self._tracked.restore(plan.skeleton, places, origin.root, keeps=True)
+        return plan.size_bytes
+
+    def _asked(self, origin: Origin) -> tuple[Recalled, int]:
+        ask, end_s = Recall(step=origin.step, root=origin.root), time.monotonic() + _AWAY_S
+        while True:
+            number = self._line.wait(max(0.0, end_s - time.monotonic()))
+            if not number:
+                raise InfraError(
+                    f"no vault has come for {_AWAY_S:g} s: the saved state of step {origin.step} is out of reach"
+                )
+            with self._changed:
+                self._answer = None
+            self._line.touch()
+            try:
+                self._line.say(ask, number)
+            except PeerError:
+                continue
+            with self._changed:
+                while self._answer is None and self._line.number == number:
+                    if self._line.is_silent():
+                        self._line.drop(number)
+                    self._changed.wait(1.0)
+                answer = self._answer
+            if isinstance(answer, Unknown):
+                raise StateError(f"the vault does not hold the saved state of step {origin.step} any more: {answer.why}")
+            if answer is not None:
+                return answer
+
+    # The line's thread
+
+    def _came(self) -> Came:
+        with self._changed:
+            return Came(member=str(self._me), unsettled=-1 if self._unsettled is None else self._unsettled.step)
+
+    def _lost(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def _heard(self, message: ToWorker, fd: int | None) -> None:
+        void: Save | None = None
+        with self._changed:
+            work = self._unsettled
+            match message:
+                case Lent(step=step, version=version, size_bytes=size_bytes):
+                    assert fd is not None, "an arena comes with its descriptor"
+                    self._lent = ((step, version), self._mappings.of(fd, size_bytes, _MAPPINGS))
+                case Kept(step=step) if work is not None and step >= work.step:
+                    self._unsettled = None
+                case Void(step=step) if work is not None and step == work.step:
+                    self._unsettled, void = None, work
+                case Waits(why=why):
+                    self._why_waiting = why
+                case Lacking() if work is not None and (message.step, message.version) == (work.step, work.version):
+                    self._lacking.append(message)
+                case Recalled():
+                    assert fd is not None, "an origin comes with its descriptor"
+                    self._answer = message, fd
+                case Unknown():
+                    self._answer = message
+            self._changed.notify_all()
+        if void is not None and void.urgency is not Urgency.LAST:
+            self._again(void.urgency)
+
+
+def _portion(arena_bytes: int, index: int, count: int) -> tuple[int, int]:
+    """The pages of the arena, cut evenly."""
+    pages = arena_bytes // ALIGNED_BYTES
+    return pages * index // count * ALIGNED_BYTES, pages * (index + 1) // count * ALIGNED_BYTES
