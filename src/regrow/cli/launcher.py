@@ -37,6 +37,7 @@ from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, Stall
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
+from regrow.shell.vaulting import Place
 
 _STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -57,6 +58,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     join_queue_bytes: int
     grace_s: float
     faults: str
+    places: tuple[Place, ...] = ()
+    """Where checkpoints go, nearest first."""
+    memory_every: int = 0
+    """Steps from one copy in this host's memory to the next, beyond those for the places; 0: none."""
+    shard_bytes: int = 256_000_000
+    patience_s: float = 120.0
+    """A place gives a save up when nothing of it has become durable for so long."""
     coordinator: Endpoint | None = None
     """Where a coordinator of its own listens; None for one in this process."""
     token: str | None = None
@@ -233,6 +241,8 @@ class Launcher:
             budget=self._plan.membership.budget,
             min_replicas=self._plan.membership.min_replicas,
             coordinator=None if self._plan.coordinator is None else str(self._plan.coordinator),
+            checkpoints=tuple(place.url for place in self._plan.places),
+            keeps=self._plan.membership.keeps,
         )
 
     def _enlist(self) -> Enlist:

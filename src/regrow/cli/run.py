@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +15,7 @@ import click
 from regrow.agent.terminal import Terminal
 from regrow.cli.address import parse_address
 from regrow.cli.conclusion import INFRA, USAGE
+from regrow.cli.keeping import Keeping, keeping_options
 from regrow.cli.launcher import Launcher, Plan
 from regrow.cli.run_dir import default_path
 from regrow.coordinator.notices import idle
@@ -202,6 +204,7 @@ _HANGS = HangConfig()
     metavar="MB",
     help="So much of what was committed may wait for a joiner. One that needs more cannot keep up: the others wait for it.",
 )
+@keeping_options
 @click.option("--plain", is_flag=True, help="Lines only, also on a terminal. Default there: a live view below them.")
 @click.option("--quiet", is_flag=True, help="Only failures, the end and the script's own output.")
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
@@ -236,6 +239,7 @@ def run(
     audit_every: int,
     bucket_mb: float,
     join_queue_mb: float,
+    keeping: Callable[[], Keeping],
     plain: bool,
     quiet: bool,
     faults: tuple[str, ...],
@@ -270,6 +274,7 @@ def run(
             raise ConfigError("--shadow without --spares: say how many with --spares N")
         if lanes is not None and (warning := idle(replicas, lanes)) is not None:
             terminal.say(warning)
+        kept = keeping()
         token = _token(coordinator, token_file, port, run_dir)
         plan = Plan(
             script=script.absolute(),
@@ -293,11 +298,19 @@ def run(
                 on_loss=on_loss,
                 on_poison=on_poison,
                 poison_after=poison_after,
+                keeps=kept.keeps,
+                resumes=kept.resumes,
+                resume_step=kept.resume_step,
+                new_mathematics=kept.new_mathematics,
                 script=script.name,
             ),
             audit_every=audit_every,
             bucket_bytes=max(1, int(bucket_mb * 2**20)),
             join_queue_bytes=int(join_queue_mb * 2**20),
+            places=kept.places,
+            memory_every=kept.memory_every,
+            shard_bytes=kept.shard_bytes,
+            patience_s=kept.patience_s,
             grace_s=grace,
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),

@@ -43,6 +43,10 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     min_replicas: int = 1
     coordinator: str | None = None
     """HOST:PORT of a coordinator of its own; None when it is part of `regrow run`."""
+    checkpoints: tuple[str, ...] = ()
+    """The places that its state is saved to, nearest first."""
+    keeps: bool = False
+    """Its state is saved, be it to this host's memory alone."""
 
 
 class ListeningFile(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,181 @@
+"""What `regrow run` is told of saves: how often, to where, what is kept of them, and whether the job begins from one.
+
+Only said and checked here. The launcher starts a vault with it, and nobody is asked yet whether a place can be reached: the
+vault does that before training begins.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from inspect import signature
+from typing import Any
+
+import click
+import msgspec
+
+from regrow.core.errors import ConfigError
+from regrow.core.retention import Retention
+from regrow.shell.vaulting import Place
+from regrow.state.stores import open_store
+
+_EVERY = 100
+_GB, _MB = 10**9, 10**6
+
+
+class Keeping(msgspec.Struct, frozen=True, kw_only=True):
+    places: tuple[Place, ...] = ()
+    """Nearest first."""
+    memory_every: int = 0
+    """In steps; 0: a state is taken into memory only on its way to a place."""
+    shard_bytes: int = 256 * _MB
+    patience_s: float = 120.0
+    resumes: bool = False
+    resume_step: int | None = None
+    """None: the newest."""
+    new_mathematics: bool = False
+
+    @property
+    def keeps(self) -> bool:
+        """Does the state outlive the replicas?"""
+        return bool(self.places or self.memory_every)
+
+
+_DEFAULT = Keeping()
+
+_OPTIONS = (
+    click.option(
+        "--checkpoint",
+        "urls",
+        multiple=True,
+        metavar="URL",
+        help="Save checkpoints there: a folder, or for example s3://bucket/run1. Several, nearest first.",
+    ),
+    click.option(
+        "--checkpoint-every",
+        "intervals",
+        type=click.IntRange(min=1),
+        multiple=True,
+        metavar="N",
+        help=f"So many steps from one to the next. Once: for all; else one for each --checkpoint. Default: {_EVERY}.",
+    ),
+    click.option(
+        "--memory-every",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="A copy in this host's memory every N steps, which outlives all replicas. Default: only for checkpoints.",
+    ),
+    click.option("--keep-last", type=click.IntRange(min=1), metavar="N", help="Remove all but the newest N checkpoints."),
+    click.option(
+        "--keep-every", type=click.IntRange(min=1), metavar="N", help="Keep those of a step that N divides, besides."
+    ),
+    click.option(
+        "--keep-gb",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="GB",
+        help="Of what is kept, only the newest within so much. The newest one always is.",
+    ),
+    click.option(
+        "--shard-mb",
+        type=click.IntRange(min=1),
+        default=_DEFAULT.shard_bytes // _MB,
+        show_default=True,
+        metavar="MB",
+        help="A checkpoint's tensors lie in files of about this size.",
+    ),
+    click.option(
+        "--checkpoint-patience",
+        type=click.FloatRange(min=0, min_open=True),
+        default=_DEFAULT.patience_s,
+        show_default=True,
+        metavar="SECONDS",
+        help="A place gives a save up when nothing of it has become durable there for so long. Training goes on.",
+    ),
+    click.option(
+        "--resume",
+        metavar="latest|STEP",
+        help="Begin from the newest state at --checkpoint (from step 0 where there is none), or from that of STEP.",
+    ),
+    click.option(
+        "--new-mathematics",
+        is_flag=True,
+        help="Resume also what was saved with another seed, other lanes or another batch size: it is another job then.",
+    ),
+)
+
+
+def keeping_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command gets them as one function that checks them: `keeping()`, which may raise ConfigError."""
+
+    @functools.wraps(command)
+    def run(**arguments: Any) -> None:
+        own = {name: arguments.pop(name) for name in signature(keep).parameters}
+        command(keeping=lambda: keep(**own), **arguments)
+
+    for option in reversed(_OPTIONS):
+        run = option(run)
+    return run
+
+
+def keep(
+    *,
+    urls: Sequence[str],
+    intervals: Sequence[int],
+    memory_every: int | None,
+    keep_last: int | None,
+    keep_every: int | None,
+    keep_gb: float | None,
+    shard_mb: int,
+    checkpoint_patience: float,
+    resume: str | None,
+    new_mathematics: bool,
+) -> Keeping:
+    retention = Retention(
+        last=keep_last, every=keep_every, total_bytes=None if keep_gb is None else max(1, int(keep_gb * _GB))
+    )
+    _check(urls, intervals, retention, resume, new_mathematics)
+    places: list[Place] = []
+    for number, url in enumerate(urls):
+        every = intervals[number if len(intervals) > 1 else 0] if intervals else _EVERY
+        place = Place(url=open_store(url).url, every=every, retention=retention)
+        if place.url in (other.url for other in places):
+            raise ConfigError(f"--checkpoint {url} is given twice: one place takes each save once")
+        places.append(place)
+    return Keeping(
+        places=tuple(places),
+        memory_every=memory_every or 0,
+        shard_bytes=shard_mb * _MB,
+        patience_s=checkpoint_patience,
+        resumes=resume is not None,
+        resume_step=_step(resume),
+        new_mathematics=new_mathematics,
+    )
+
+
+def _check(
+    urls: Sequence[str], intervals: Sequence[int], retention: Retention, resume: str | None, new_mathematics: bool
+) -> None:
+    if not urls:
+        given = {
+            "--checkpoint-every": bool(intervals),
+            "--keep-last": retention.last is not None,
+            "--keep-every": retention.every is not None,
+            "--keep-gb": retention.total_bytes is not None,
+            "--resume": resume is not None,
+        }
+        for flag, is_given in given.items():
+            if is_given:
+                raise ConfigError(f"{flag} without --checkpoint: say where checkpoints lie with --checkpoint URL")
+    if len(intervals) not in (0, 1, len(urls)):
+        raise ConfigError(
+            f"--checkpoint-every is given {len(intervals)} times for {len(urls)} places: give it once for all, or once "
+            "for each --checkpoint, in the same order"
+        )
+    if new_mathematics and resume is None:
+        raise ConfigError("--new-mathematics without --resume: say what to begin from with --resume latest or --resume STEP")
+
+
+def _step(resume: str | None) -> int | None:
+    if resume in (None, "latest"):
+        return None
+    if not resume.isascii() or not resume.isdigit() or int(resume) < 1:
+        raise ConfigError(f"--resume {resume}: write latest, or the step of a checkpoint (`regrow checkpoint list URL`)")
+    return int(resume)

@@ -1,0 +1,68 @@
+"""What `regrow run` is told of saves, as the launcher gets it."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from regrow.cli.keeping import Keeping, keeping_options
+from regrow.core.retention import Retention
+from regrow.shell.vaulting import Place
+
+NONE = Retention()
+
+
+def told(*arguments: object) -> Keeping:
+    heard: list[Keeping] = []
+
+    @click.command()
+    @keeping_options
+    @click.option("--other")
+    def command(keeping, other):  # type: ignore[no-untyped-def]
+        heard.append(keeping())
+
+    done = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return heard[0]
+
+
+def test_nothing_is_kept_unless_it_is_asked_for() -> None:
+    found = told()
+    assert found == Keeping() and not found.keeps
+
+
+def test_places_are_absolute_and_have_an_interval_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    near, far = ("--checkpoint", "near"), ("--checkpoint", f"file://{tmp_path}/far")
+    one, other = str(tmp_path / "near"), str(tmp_path / "far")
+    by_default = tuple(Place(url=url, every=100, retention=NONE) for url in (one, other))
+    assert told(*near, *far).places == by_default and told(*near, *far).keeps
+    shared = told(*near, *far, "--checkpoint-every", 7).places
+    assert [place.every for place in shared] == [7, 7]
+    each = told(*near, "--checkpoint-every", 7, "--checkpoint-every", 70, *far).places
+    assert [(place.url, place.every) for place in each] == [(one, 7), (other, 70)]
+    assert list(tmp_path.iterdir()) == [], "nothing is made there yet"
+
+
+def test_what_is_kept_holds_for_all_places(tmp_path: Path) -> None:
+    flags = ("--keep-last", 3, "--keep-every", 1000, "--keep-gb", 1.5)
+    found = told("--checkpoint", tmp_path / "a", "--checkpoint", tmp_path / "b", *flags)
+    assert {place.retention for place in found.places} == {Retention(last=3, every=1000, total_bytes=1_500_000_000)}
+
+
+def test_memory_alone_keeps_the_state() -> None:
+    found = told("--memory-every", 5)
+    assert found.keeps and (found.places, found.memory_every) == ((), 5)
+
+
+def test_a_job_begins_from_the_newest_state_or_from_a_step(tmp_path: Path) -> None:
+    there = ("--checkpoint", tmp_path)
+    newest, one = told(*there, "--resume", "latest"), told(*there, "--resume", 40, "--new-mathematics")
+    assert (newest.resumes, newest.resume_step, newest.new_mathematics) == (True, None, False)
+    assert (one.resumes, one.resume_step, one.new_mathematics) == (True, 40, True)
+
+
+def test_sizes_and_patience(tmp_path: Path) -> None:
+    found = told("--checkpoint", tmp_path, "--shard-mb", 10, "--checkpoint-patience", 2.5)
+    assert (found.shard_bytes, found.patience_s) == (10_000_000, 2.5)
