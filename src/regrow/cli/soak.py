@@ -18,7 +18,7 @@ from regrow.cli.conclusion import FAILED, INFRA, STOPPED
 from regrow.cli.proof import JobReport, prove
 from regrow.core.errors import RegrowError
 from regrow.faults.ordeal import Glimpse, Ordeal
-from regrow.faults.schedule import flows, length, volleys
+from regrow.faults.schedule import flows, length, saves, volleys
 from regrow.faults.subject import Subject
 
 _JOB_S = 120.0
@@ -52,10 +52,10 @@ class SoakReport(msgspec.Struct, frozen=True, kw_only=True):
 def soak(minutes: float, seed: int | None, replicas: int, as_json: bool, wrong_reference: bool) -> None:
     """Attack a small training job on this machine, and prove that nothing was lost.
 
-    Workers are killed, stopped and sent into endless loops, the coordinator and the warm parent are killed, one at a time
-    and in bursts. One replica that holds the state is always left unhurt. A job ends by itself or is stopped after two
-    minutes; its digest is compared with that of an undisturbed run of as many steps, and its journals are checked. Then the
-    next job begins.
+    Workers are killed, stopped and sent into endless loops, the coordinator, the vault and the warm parent are killed, one at
+    a time and in bursts. One replica that holds the state is left unhurt, unless all are killed at once in a job that saves.
+    A job ends by itself or is stopped after two minutes; its digest is compared with that of an undisturbed run of as many
+    steps, and its journals are checked. Then the next job begins.
 
     The same seed gives the same blows at the same moments. What they hit is up to the machine. Only processes that the
     soak started are touched. Ctrl-C ends it early, with the same checks; once more ends it at once.
@@ -147,7 +147,7 @@ class _Soak:
         )
 
     def _run_one(self, place: Path, seed: str, until_s: float, wish: _Wish) -> JobReport:
-        subject = Subject(place, self._replicas, length(seed), flows(seed))
+        subject = Subject(place, self._replicas, length(seed), flows(seed), saves(seed))
         ordeal = Ordeal(subject, volleys(seed, self._replicas), self._watch)
         try:
             trouble = ordeal.run(until_s, lambda: wish.is_there)

@@ -101,8 +101,8 @@ class Ordeal:
         workers = subject.workers()
         commits = [commit[0] + 1 for member in workers if (commit := subject.last_commit(member)) is not None]
         step = max(commits, default=0)
-        if step > self._step or self._striker.is_coordinator_away:
-            self._step, self._moved_s = max(step, self._step), now_s
+        if step not in (0, self._step) or self._striker.is_coordinator_away:  # it goes back where everybody was killed
+            self._step, self._moved_s = step or self._step, now_s
         if now_s - self._moved_s > _STANDSTILL_S:
             return f"no step was committed for {_STANDSTILL_S:g} s, after step {self._step}"
         if now_s - self._told_s >= _TELL_S:

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-Kind = Literal["kill", "segfault", "terminate", "stop", "hang", "spin", "warm-parent", "coordinator"]
+Kind = Literal["kill", "segfault", "terminate", "stop", "hang", "spin", "warm-parent", "coordinator", "vault", "everybody"]
 
 MEANINGS: dict[Kind, str] = {
     "kill": "SIGKILL to a worker",
@@ -21,6 +21,8 @@ MEANINGS: dict[Kind, str] = {
     "spin": "an endless loop in a worker's main thread",
     "warm-parent": "SIGKILL to the process from which workers are forked",
     "coordinator": "SIGKILL to the coordinator, started again a while later",
+    "vault": "SIGKILL to the vault, in a job that saves",
+    "everybody": "SIGKILL to all workers, in a job whose state is in memory",
 }
 _WEIGHTS: dict[Kind, int] = {
     "kill": 6,
@@ -31,6 +33,8 @@ _WEIGHTS: dict[Kind, int] = {
     "spin": 1,
     "warm-parent": 1,
     "coordinator": 3,
+    "vault": 1,
+    "everybody": 1,
 }
 _PACES_S = (0.05, 0.3, 1.0, 4.0)
 """Mean waits between volleys: into a recovery, around its end, and long enough for full strength."""
@@ -64,6 +68,11 @@ def length(seed: str) -> int | None:
 def flows(seed: str) -> bool:
     """Do the job's gradients travel one by one while it computes the others? Else they go whole, being so few."""
     return random.Random(f"flow of {seed}").random() < 0.5
+
+
+def saves(seed: str) -> bool:
+    """Is the job's state saved, so that it outlives all of its replicas?"""
+    return random.Random(f"saves of {seed}").random() < 0.5
 
 
 def volleys(seed: str, replicas: int) -> Iterator[Volley]:

@@ -1,4 +1,5 @@
-"""Carries out volleys on a job's processes, and keeps within what the job promises: one holder of the state stays unhurt.
+"""Carries out volleys on a job's processes, and keeps within what the job promises: one holder of the state stays unhurt,
+unless all are killed at one moment, with a state of the job whole in the host's memory.
 
 A worker is unhurt when it has a seat in the newest roster, has committed a step as a member, and was not struck; or was only
 stopped for a while, and has committed a step since then. Before each volley one of those, drawn anew, is spared; with none
@@ -74,6 +75,11 @@ class Striker:
         """Takes its victim out of the targets."""
         if blow.kind == "coordinator":
             return self._strike_coordinator(blow)
+        if blow.kind == "everybody":
+            return self._strike_everybody(targets)
+        if blow.kind == "vault":
+            pid = self._subject.vault()
+            return pid is not None and self._subject.signal(pid, signal.SIGKILL)
         if blow.kind == "warm-parent":
             pid = self._subject.warm_parent()
             return pid is not None and self._subject.signal(pid, signal.SIGKILL)
@@ -87,6 +93,18 @@ class Striker:
         else:
             self._doomed.add(victim)
         return has_landed
+
+    def _strike_everybody(self, targets: dict[Member, int]) -> bool:
+        """Also the one that is spared otherwise."""
+        if not self._subject.is_kept():
+            return False
+        workers = self._subject.workers()
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # so that none sees another one die
+            for pid in workers.values():
+                self._subject.signal(pid, number)
+        self._doomed |= set(workers)
+        targets.clear()
+        return bool(workers)
 
     def _strike_coordinator(self, blow: Blow) -> bool:
         if self._away_until_s is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from regrow.coordinator.store import load
 from regrow.core.errors import InfraError
-from regrow.core.records import Committed, WorkerExited, WorkerStarted
+from regrow.core.records import Committed, StateKept, VaultStarted, WorkerExited, WorkerStarted
 from regrow.core.roster import Member, Roster
 from regrow.shell.journal import tail
 
@@ -36,7 +36,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Subject:
-    def __init__(self, folder: Path, replicas: int, steps: int | None, flows: bool) -> None:
+    def __init__(self, folder: Path, replicas: int, steps: int | None, flows: bool, saves: bool) -> None:
         """Without `steps` it goes on until it is stopped. If it `flows`, its gradients travel one by one."""
         self.folder = folder
         self.run_dir = folder / "run"
@@ -46,6 +46,7 @@ class Subject:
         self._port = _free_port()
         self._replicas = replicas
         self._flows = flows
+        self._saves = saves
         self.steps = steps
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._launcher: subprocess.Popen[bytes] | None = None
@@ -57,8 +58,9 @@ class Subject:
         self._wait_listening()
         where = ("--coordinator", f"127.0.0.1:{self._port}", "--run-dir", str(self.run_dir))
         size = ("--replicas", str(self._replicas), *(("--bucket-mb", "0.0004") if self._flows else ()))
+        saves = ("--memory-every", "5", "--checkpoint", str(self.folder / "checkpoints"), "--checkpoint-every", "20")
         script = (str(SCRIPT), "--pace", str(PACE_S), *(() if self.steps is None else ("--steps", str(self.steps))))
-        self._launcher = self._spawn("run", *where, *size, *_LIMITS, *script)
+        self._launcher = self._spawn("run", *where, *size, *(saves if self._saves else ()), *_LIMITS, *script)
 
     def start_coordinator(self) -> None:
         listen = ("--listen", f"127.0.0.1:{self._port}", "--run-dir", str(self.run_dir))
@@ -142,6 +144,15 @@ class Subject:
         except OSError:
             return None
         return next((pid for pid in pids if pid not in workers), None)
+
+    def vault(self) -> int | None:
+        """The newest one, where there is any."""
+        started = [line.what for line in tail(self._journal, "agent", _TAIL_BYTES) if isinstance(line.what, VaultStarted)]
+        return started[-1].pid if started and self.is_child(started[-1].pid) else None
+
+    def is_kept(self) -> bool:
+        """Is a state of it whole in memory?"""
+        return any(isinstance(line.what, StateKept) for line in tail(self._journal, "vault", _TAIL_BYTES))
 
     def roster(self) -> Roster | None:
         saved = load(self.run_dir)
