@@ -223,9 +223,11 @@ def _alone(*script_args: str, script: Path = TINY) -> str:
     return done.stdout
 
 
-def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 24, microbatches: int = 1, code: int = 0) -> None:
+def prove(
+    run: Run, reference: str, *, deaths: Counter[str], first: int = 0, steps: int = 24, microbatches: int = 1, code: int = 0
+) -> None:
     """The last lines of every attack: equal digests, a clean check, nobody else touched, the right ones named, every
-    sample once."""
+    sample once. `first`: the step that it began from."""
     story = run.story()
     assert run.process.returncode == code, story
     digests = run.digests()
@@ -242,16 +244,16 @@ def prove(run: Run, reference: str, *, deaths: Counter[str], steps: int = 24, mi
     blamed = Counter(culprit.member for episode in tale.episodes for culprit in episode.culprits)
     assert blamed >= Counter(str(fact.member) for fact in exits), f"regrow why names {blamed}\n{story}"
     assert max(blamed.values(), default=1) == 1, f"regrow why names {blamed}\n{story}"
-    _prove_samples(run, steps, microbatches)
+    _prove_samples(run, first, steps, microbatches)
 
 
-def _prove_samples(run: Run, steps: int, microbatches: int) -> None:
+def _prove_samples(run: Run, first: int, steps: int, microbatches: int) -> None:
     """Every place of the stream contributes once, and its holder was really handed that sample."""
     plan = Plan(seed=5, lanes=LANES, microbatches_per_lane=microbatches, batch_size=3, dataset_size=97)
     rosters = {fact.version: fact for _, fact in run.facts(RosterMade)}
     computed = {(who, fact.step, fact.lane): fact for who, fact in run.facts(LaneComputed)}
     commits = {fact.step: fact for _, fact in run.facts(Committed)}
-    assert sorted(commits) == list(range(steps))
+    assert sorted(commits) == list(range(first, steps))
     used: list[int] = []
     for step, commit in commits.items():
         for seat, nodes in zip(rosters[commit.attempt].seats, commit.holdings, strict=True):
@@ -260,7 +262,8 @@ def _prove_samples(run: Run, steps: int, microbatches: int) -> None:
                 used += range(fact.start, fact.stop)
                 handed = _handed(run, str(seat.member), step)
                 assert {plan.sample(position) for position in range(fact.start, fact.stop)} <= handed
-    assert sorted(used) == list(range(steps * LANES * microbatches * 3)), "a sample was used twice or never"
+    samples = range(first * LANES * microbatches * 3, steps * LANES * microbatches * 3)
+    assert sorted(used) == list(samples), "a sample was used twice or never"
 
 
 def _handed(run: Run, who: str, step: int) -> set[int]:

@@ -18,7 +18,7 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -89,19 +89,19 @@ class Agent:
         terminal: Terminal,
         report: Callable[[Exit], None],
         accuse: Callable[[Hang | Stall], None],
-        seek: Callable[[int, int | None], None] | None = None,
     ) -> None:
         self._config = config
         self._door = door
         self._journal = journal
         self._terminal = terminal
         self._report = report
-        self._seek = seek
+        self._seek: Callable[[int, int | None], None] | None = None
         self._loop = asyncio.get_running_loop()
-        self._reaper = Reaper(self._loop)
+        self.reaper = Reaper(self._loop)
+        self._kin: Callable[[], Iterable[int]] = tuple
         self._mark = secrets.token_hex(8)
         self._oom = OomWatch()
-        self._lookout = Lookout(config.hangs, config.evidence, journal, terminal, self._reaper, accuse)
+        self._lookout = Lookout(config.hangs, config.evidence, journal, terminal, self.reaper, accuse)
         self._warm: WarmParent | None = None
         self._parents: list[WarmParent] = []
         """This one, and dead ones whose last workers may still have to say that they run."""
@@ -113,10 +113,14 @@ class Agent:
         """Reported as gone, with a SIGKILL pending that they have not taken yet."""
         self._closing = False
 
+    def keep(self, kin: Callable[[], Iterable[int]], seek: Callable[[int, int | None], None]) -> None:
+        """There is a vault. Its processes, children of this one, are nothing that a worker left behind."""
+        self._kin, self._seek = kin, seek
+
     async def open(self) -> None:
         """Once this returns, a start takes milliseconds. InfraError when the warm parent cannot start."""
-        self._reaper.open()
-        self._reaper.before_strangers(self._hear_warm)
+        self.reaper.open()
+        self.reaper.before_strangers(self._hear_warm)
         warm = self._heat()
         self._lookout.open(self._watched, self._investigated)
         await asyncio.shield(warm.ready)
@@ -168,17 +172,24 @@ class Agent:
     def warm_pid(self) -> int | None:
         return self._warm.pid if self._warm is not None else None
 
-    async def close(self) -> None:
-        """End everything below this process, and wait until it is gone."""
+    async def end_workers(self) -> None:
+        """All of them and what they left, and wait until they are gone; nobody starts any more."""
+        if not self._closing:
+            self._lookout.close()
         self._closing = True
-        self._lookout.close()
         for member in list(self._workers):
             self.kill(member, "the job is over")
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 while self._workers or self._is_trailing:
                     self._sweep_strangers()
                     await asyncio.sleep(0.005)
+
+    async def close(self) -> None:
+        """End everything below this process but its kin, and wait until it is gone."""
+        await self.end_workers()
+        try:
+            async with asyncio.timeout(_CLOSE_S):
                 if self._warm is not None:
                     self._warm.close()
                     await self._warm.gone
@@ -192,13 +203,13 @@ class Agent:
             )
         for output in list(self._trailing):
             output.close()
-        self._reaper.close()
+        self.reaper.close()
         self._oom.close()
 
     # Starting
 
     def _heat(self) -> WarmParent:
-        warm = WarmParent(self._config.warm, self._mark, self._loop, self._reaper, self._answered)
+        warm = WarmParent(self._config.warm, self._mark, self._loop, self.reaper, self._answered)
         self._warm = warm
         self._parents = [parent for parent in self._parents if parent.is_open] + [warm]
         warm.ready.add_done_callback(lambda ready: self._became_ready(warm) if not ready.exception() else None)
@@ -289,7 +300,7 @@ class Agent:
             return
         worker.pid = answer.pid
         self._oom.began(answer.pid)
-        self._reaper.watch(answer.pid, lambda status: self._ended(worker, status))
+        self.reaper.watch(answer.pid, lambda status: self._ended(worker, status))
         fact = WorkerStarted(member=worker.member, pid=answer.pid, host=socket.gethostname(), why=worker.why)
         self._journal.write(fact)
         if worker.doom is not None:
@@ -380,12 +391,12 @@ class Agent:
 
     def _sweep_strangers(self) -> bool:
         """Kill what workers left behind outside their groups; true while there is any that can die."""
-        known = {worker.pid for worker in self._workers.values()} | {self._warm.pid if self._warm else None}
+        known = {worker.pid for worker in self._workers.values()} | {self._warm.pid if self._warm else None, *self._kin()}
         strangers = [pid for pid in _children() if pid not in known and pid not in self._undead]
         for pid in strangers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        self._reaper.reap()
+        self.reaper.reap()
         return bool(strangers)
 
 

@@ -25,6 +25,7 @@ from regrow.cli.conclusion import CODES, conclude, short
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
+from regrow.cli.safekeeping import Safekeeping, setting
 from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
@@ -107,8 +108,11 @@ class Launcher:
         self._endpoint = plan.coordinator or Endpoint(plan.host, plan.port)
         self._stop: signal.Signals | None = None
         self._stopped = asyncio.Event()
+        self._hurried = asyncio.Event()
+        """Nothing is waited for any more."""
         self._is_open = False
         self._line: CoordinatorLine | None = None
+        self._safe: Safekeeping | None = None
 
     async def run(self) -> int:
         job_file = self._job_file()
@@ -117,6 +121,8 @@ class Launcher:
             try:
                 journal = Journal(self._run_dir.journal, "agent")
                 self._agent = self._make_agent(journal)
+                if self._plan.membership.keeps:
+                    self._safe = self._make_safe(journal)
                 if self._plan.coordinator is None:
                     self._coordination = await self._coordinate_here(held)
                 else:
@@ -138,6 +144,18 @@ class Launcher:
             warm=plan.warm,
         )
         return Agent(config, self._door, journal, self._terminal, self._exited, self._accused)
+
+    def _make_safe(self, journal: Journal) -> Safekeeping:
+        plan = self._plan
+        return Safekeeping(
+            plan.membership,
+            setting(self._run_dir, plan.places, plan.patience_s, plan.shard_bytes, plan.faults),
+            plan.memory_every,
+            self._agent,
+            journal,
+            self._terminal.say,
+            lambda sought: self._coordination.report(sought),
+        )
 
     async def _coordinate_here(self, held: contextlib.ExitStack) -> Coordination:
         store = Store(self._run_dir.path)
@@ -175,6 +193,7 @@ class Launcher:
             self._coordination.end(End(outcome="failed", why=str(error)))
             raise
         finally:
+            unsaved = await self._conclude_saves()
             await self._agent.close()
             await self._coordination.close()
             for number in _STOPPED:
@@ -182,12 +201,28 @@ class Launcher:
             if view is not None:
                 view.close()
                 self._loop.remove_signal_handler(signal.SIGCONT)
-            if self._line is not None and not self._is_open:
+            if not self._is_open and (self._line is not None or self._safe is not None):
                 self._undo()
         conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
         if end.outcome == "stopped":
             return _STOPPED[self._stop or signal.SIGINT]
         return CODES[end.outcome]
+
+    async def _conclude_saves(self) -> tuple[str, ...]:
+        """Whoever could save is gone: wait until what was saved is durable, unless everything is to end at once."""
+        if self._safe is None:
+            return ()
+        await self._agent.end_workers()
+        finishing = asyncio.create_task(self._safe.finish())
+        hurrying = asyncio.create_task(self._hurried.wait())
+        await asyncio.wait({finishing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
+        hurrying.cancel()
+        if not finishing.done():
+            finishing.cancel()
+            await asyncio.gather(finishing, return_exceptions=True)
+        unsaved = ("it was stopped at once",) if finishing.cancelled() else finishing.result()
+        await self._safe.close()
+        return unsaved
 
     def _open_view(self) -> LiveView:
         membership = self._plan.membership
@@ -227,6 +262,8 @@ class Launcher:
         if self._line is not None:
             await self._line.reach()
         await self._agent.open()
+        if self._safe is not None:
+            await self._safe.open()
 
     def _job_file(self) -> JobFile:
         return JobFile(
@@ -251,6 +288,7 @@ class Launcher:
         return Enlist(agent=agent, job=self._run_dir.path.name, command=command, config=self._plan.membership)
 
     def _door(self, member: Member) -> WorkerDoor:
+        safe = self._safe
         return WorkerDoor(
             member=member,
             coordinator=self._endpoint,
@@ -262,6 +300,10 @@ class Launcher:
             bucket_bytes=self._plan.bucket_bytes,
             join_queue_bytes=self._plan.join_queue_bytes,
             grace_s=self._plan.grace_s,
+            vault="" if safe is None else safe.address,
+            saves=() if safe is None else safe.saves,
+            shard_bytes=self._plan.shard_bytes,
+            data_from=(0, 0) if safe is None else safe.data_from,
             faults=self._plan.faults,
         )
 
@@ -293,7 +335,7 @@ class Launcher:
     def _signalled(self, number: signal.Signals) -> None:
         name = "Ctrl-C" if number == signal.SIGINT else number.name
         if self._stop is not None:
-            self._coordination.end(End(outcome="stopped", why=f"stopped at once by a second {name}"))
+            self._out_of_time(End(outcome="stopped", why=f"stopped at once by a second {name}"))
             return
         self._stop = number
         self._stopped.set()
@@ -303,7 +345,11 @@ class Launcher:
             self._coordination.report(StopWanted())
             if number == signal.SIGTERM:  # whoever sent it may be about to take the machine away
                 why = f"SIGTERM, and no boundary passed within the {self._plan.grace_s:g} s of --grace"
-                self._loop.call_later(self._plan.grace_s, self._coordination.end, End(outcome="stopped", why=why))
+                self._loop.call_later(self._plan.grace_s, self._out_of_time, End(outcome="stopped", why=why))
+
+    def _out_of_time(self, end: End) -> None:
+        self._hurried.set()
+        self._coordination.end(end)
 
     def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -171,6 +171,9 @@ class Membership:
         self._ending = saved.ending if saved else False
         self._left_well = False
         self._failed_late: list[str] = []
+        """Who died after its last step, and how."""
+        self._struck_late = True
+        """All of them by a SIGKILL that nothing explains: with another try they may get to the end."""
         self._skips: set[Cell] = set(saved.skips) if saved else set()
         self._suspicion = Suspicion(config.poison_after, saved.suspects if saved else ())
         self._halt = saved.halt if saved else None
@@ -512,6 +515,7 @@ class Membership:
         # A joiner that is ended because its word of having entered is still on its way may turn out to have left.
         if has_left and not died.clean and not was_given_up:
             self._failed_late.append(f"{member} {died.how} after its last step")
+            self._struck_late &= died.struck
         effects: list[MembershipEffect] = []
         if self._sits(member) and not is_seated and self._parted_s is None:
             self._parted_s = died.now
@@ -593,6 +597,16 @@ class Membership:
                 "failed", f"{why}, and the job needs {needed}: mend the cause, or lower --min-replicas"
             )
         return [*effects, self._persist(), *self._found(f"lost-{replica}")]
+
+    def _revive(self) -> list[MembershipEffect]:
+        """Those that died while nobody was replaced any more."""
+        effects: list[MembershipEffect] = []
+        for replica in self.staff.runs:
+            member = Member(replica, self._lives[replica])
+            if member in self._dead and not self._over:
+                how = "died after its last step, and the state went with it"
+                effects += self._restart(Died(now=self._now_s, member=member, how=how, clean=False))
+        return effects
 
     def _hopeless(self) -> bool:
         """A script that raised before any state existed, with nobody else to show that it can run."""
@@ -750,6 +764,8 @@ class Membership:
         self.roster = self._base = None
         self._awaited = set()
         self._complained_s = self._parted_s = None
+        self._ending = False
+        self._failed_late = []
         for presence in self._present.values():
             presence.told = presence.entered = NO_VERSION
             presence.has_caught_up, presence.overflowed, presence.founder = False, "", False
@@ -965,10 +981,13 @@ class Membership:
             return []  # those who left well may have exited before this start: their exits are still being reported
         if self._halt is not None and (self._left_well or self._failed_late):
             return self._end("failed", self._halt.why)
+        lost = "every member was lost between the last step and the end"
+        if not self._left_well and self._struck_late and self._refounds:
+            return self._refound(lost) + self._revive()
         if self._failed_late:
             return self._end("failed", "; ".join(self._failed_late))
         if not self._left_well:
-            return self._end("state-lost", "every member was lost between the last step and the end")
+            return self._end("state-lost", lost)
         return self._end("stopped" if self._stopping else "finished", "every member has left")
 
     def _end(self, outcome: str, why: str) -> list[MembershipEffect]:

@@ -54,8 +54,7 @@ def unused(saved: Mapping[str, str], step: int) -> tuple[int, int]:
     if DATA_FROM not in saved:
         return 0, 0
     from_step, from_sample = data_from(saved)
-    lanes, microbatches, batch_size = (int(saved[name]) for name in _SAMPLES)
-    return step, from_sample + (step - from_step) * lanes * microbatches * batch_size
+    return step, from_sample + (step - from_step) * _step_size(saved)
 
 
 def differences(saved: Mapping[str, str], terms: Mapping[str, str]) -> tuple[str, ...]:
@@ -63,5 +62,20 @@ def differences(saved: Mapping[str, str], terms: Mapping[str, str]) -> tuple[str
     return tuple(
         f"{name} is {terms.get(name, '(absent)')}, it was saved with {value}"
         for name, value in sorted(saved.items())
-        if terms.get(name) != value
+        if terms.get(name) != value and not (name == DATA_FROM and _has_same_stream(saved, terms))
     )
+
+
+def _has_same_stream(saved: Mapping[str, str], terms: Mapping[str, str]) -> bool:
+    """The same samples in each step, though they are counted from another step on."""
+    if DATA_FROM not in terms or any(saved[name] != terms.get(name) for name in _SAMPLES):
+        return False
+    size = _step_size(saved)
+    (one_step, one_place), (step, place) = data_from(saved), data_from(terms)
+    return one_place - one_step * size == place - step * size
+
+
+def _step_size(terms: Mapping[str, str]) -> int:
+    """In samples."""
+    lanes, microbatches, batch_size = (int(terms[name]) for name in _SAMPLES)
+    return lanes * microbatches * batch_size

@@ -1,0 +1,321 @@
+"""Jobs whose state outlives their replicas: everything that saves or restores is killed at every named point, and the final
+digest is that of an undisturbed run."""
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn as nn
+from coordinators import Coordinator
+from runs import LANES, REGROW, Run, prove, wait_for
+
+from regrow.checkpoint import Checkpointer
+from regrow.core.records import (
+    Committed,
+    OriginTaken,
+    SaveDurable,
+    SaveFailed,
+    SaveVoided,
+    StateKept,
+    StateRecalled,
+    VaultEnded,
+    VaultStarted,
+)
+from regrow.state.archive import Archive
+from regrow.state.stores import open_store
+from regrow.state.tracked import Tracked
+
+pytestmark = pytest.mark.process
+
+STEPS = 24
+EVERY = 4
+Start = Callable[..., Run]
+ALL3 = Counter({"r0": 1, "r1": 1, "r2": 1})
+PACED = ("--pace", "0.05")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints"
+
+
+def kept(run: Run) -> list[int]:
+    """The steps whose state is whole in the host's memory, as they became so."""
+    return [fact.step for _, fact in run.facts(StateKept)]
+
+
+def durable(place: Path) -> list[int]:
+    """Newest first."""
+    return [pointer.step for pointer in Archive(open_store(str(place))).pointers()[0]]
+
+
+def vault_pid(run: Run) -> int:
+    return run.facts(VaultStarted)[-1][1].pid
+
+
+def kill_all(run: Run) -> None:
+    """Every worker that lives. They are stopped first, so that none sees another one die."""
+    pids = [pid for pid in run.pids().values() if Path(f"/proc/{pid}").exists()]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+
+
+def hurry(run: Run) -> None:
+    (run.folder / "hurry").touch()
+
+
+def prove_saved(run: Run, place: Path, reference: str) -> None:
+    """The last state is in memory and in the place, and it is that of the job."""
+    assert kept(run)[-1] == STEPS, run.story()
+    assert durable(place)[0] == STEPS, run.story()
+    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(32), nn.Linear(32, 4))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
+    with Checkpointer(place, writes=False) as checkpointer:
+        assert checkpointer.restore(model=model, optimizer=optimizer, schedule=schedule) == STEPS
+    tracked = Tracked()
+    for name, thing in (("model", model), ("optimizer", optimizer), ("schedule", schedule)):
+        tracked.add(name, thing)
+    assert tracked.digest() == reference
+
+
+def test_a_job_saves_beside_training_and_its_last_state_is_the_jobs(start: Start, place: Path, reference: str) -> None:
+    run = start("--replicas", "3", "--checkpoint", str(place), "--checkpoint-every", str(EVERY))
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter())
+    prove_saved(run, place, reference)
+    assert set(durable(place)) <= {*range(EVERY, STEPS + 1, EVERY)} and len(durable(place)) > 1, run.story()
+    assert not run.facts(SaveFailed), run.story()
+
+
+def test_with_all_replicas_killed_the_job_goes_on_from_memory(start: Start, reference: str) -> None:
+    run = start("--replicas", "3", "--memory-every", "2", script_args=PACED)
+    wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
+    newest = max(kept(run))
+    kill_all(run)
+    hurry(run)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=ALL3)
+    (taken,) = [fact for _, fact in run.facts(OriginTaken)]
+    assert newest <= taken.step <= taken.reached, run.story()
+
+
+def test_all_replicas_killed_again_and_again(start: Start, reference: str) -> None:
+    run = start("--replicas", "2", "--memory-every", "1", script_args=PACED)
+    for count in (1, 2, 3):
+        wait_for(lambda count=count: max(kept(run), default=0) >= 5 * count, f"step {5 * count} in memory")
+        kill_all(run)
+        wait_for(lambda count=count: len(run.facts(OriginTaken)) == count, f"founding {count}")
+    hurry(run)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter({"r0": 3, "r1": 3}))
+
+
+@pytest.mark.parametrize("point", ["deposit", "depositing", "deposited"])
+@pytest.mark.parametrize("who", ["r0", "r1", "all"])
+def test_killed_while_saving(start: Start, place: Path, reference: str, point: str, who: str) -> None:
+    names = ("r0", "r1", "r2") if who == "all" else (who,)
+    faults = [part for name in names for part in ("--fault", f"{name}:{point}:step=8:SIGKILL")]
+    run = start("--replicas", "3", "--checkpoint", str(place), "--checkpoint-every", str(EVERY), *faults)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(names))
+    prove_saved(run, place, reference)
+    if who == "all" and point != "deposited":  # killed with their portions in place, they leave a save that is whole
+        assert [fact.step for _, fact in run.facts(OriginTaken)] == [4], run.story()
+
+
+@pytest.mark.parametrize("who", ["r0", "r1"])
+def test_killed_in_the_last_save(start: Start, place: Path, reference: str, who: str) -> None:
+    """The others give the portion of the one that died."""
+    fault = f"{who}:depositing:step={STEPS}:SIGKILL"
+    run = start("--replicas", "3", "--checkpoint", str(place), "--fault", fault)
+    assert run.wait() == 1, run.story()  # one died after its last step, which is told as ever
+    prove_saved(run, place, reference)
+
+
+def test_all_killed_in_the_last_save(start: Start, place: Path, reference: str) -> None:
+    """After the last step, and before anything of it is whole: the job goes back to the save before, and to its end again."""
+    faults = [part for name in ALL3 for part in ("--fault", f"{name}:depositing:step={STEPS}:SIGKILL")]
+    run = start("--replicas", "3", "--checkpoint", str(place), "--checkpoint-every", "10", *faults)
+    assert run.wait() == 0, run.story()
+    assert set(run.digests()) == {reference} and run.check().returncode == 0, run.story()
+    assert [fact.step for _, fact in run.facts(OriginTaken)] == [20], run.story()
+    prove_saved(run, place, reference)
+
+
+@pytest.mark.parametrize("point", ["vault-lend", "vault-whole", "vault-kept", "save-shard", "save-pointer"])
+def test_a_vault_or_its_writer_killed_in_a_save(start: Start, place: Path, reference: str, point: str) -> None:
+    who = "vault" if point.startswith("vault") else "writer"
+    faults = ("--fault", f"{who}:{point}:step=8:SIGKILL")
+    run = start("--replicas", "2", "--checkpoint", str(place), "--checkpoint-every", str(EVERY), *faults)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter())
+    prove_saved(run, place, reference)
+    if who == "vault":
+        assert len(run.facts(VaultEnded)) == 2, run.story()
+
+
+def test_vault_and_all_replicas_killed_together(start: Start, reference: str) -> None:
+    """What is whole in memory is the agent's to hold, and outlives both."""
+    run = start("--replicas", "2", "--memory-every", "3", script_args=PACED)
+    wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
+    newest, victim = max(kept(run)), vault_pid(run)
+    os.kill(victim, signal.SIGKILL)
+    kill_all(run)
+    hurry(run)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter({"r0": 1, "r1": 1}))
+    assert [fact.step >= newest for _, fact in run.facts(OriginTaken)] == [True], run.story()
+
+
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), (2, 4)])
+def test_a_job_killed_whole_goes_on_elsewhere_with_other_replicas(
+    start: Start, place: Path, reference: str, before: int, after: int
+) -> None:
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(EVERY))
+    first = start("--replicas", str(before), *flags, script_args=PACED)
+    wait_for(lambda: len(first.facts(SaveDurable)) >= 2, "two durable saves")
+    first.kill()
+    wait_for(lambda: not first.processes(), "every process of the job to be gone")
+    newest = durable(place)[0]
+    reached = max(fact.step for _, fact in first.facts(Committed))
+    assert reached + 1 - newest <= 2 * EVERY + 2, "more steps are lost than a save's interval and the save under way"
+    run = start("--replicas", str(after), "--resume", "latest", *flags)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=newest)
+    prove_saved(run, place, reference)
+    assert {fact.step for _, fact in run.facts(StateRecalled)} == {newest}, run.story()
+
+
+@pytest.mark.parametrize("point", ["recall", "recalled"])
+@pytest.mark.parametrize("who", ["r0", "r1", "all"])
+def test_killed_while_resuming(start: Start, place: Path, reference: str, point: str, who: str) -> None:
+    stop_at(start, place, 9)
+    names = ("r0", "r1", "r2") if who == "all" else (who,)
+    faults = [part for name in names for part in ("--fault", f"{name}:{point}:SIGKILL")]
+    run = start("--replicas", "3", "--checkpoint", str(place), "--resume", "latest", *faults)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(names), first=durable(place)[-1])
+    prove_saved(run, place, reference)
+
+
+def test_the_vault_killed_while_it_brings_a_state(start: Start, place: Path, reference: str) -> None:
+    stop_at(start, place, 9)
+    flags = ("--checkpoint", str(place), "--resume", "latest", "--fault", "vault:vault-seek:SIGKILL")
+    run = start("--replicas", "2", *flags)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=durable(place)[-1])
+    assert len(run.facts(VaultEnded)) == 2, run.story()
+
+
+def test_a_stopped_job_goes_on_where_it_stopped(start: Start, place: Path, reference: str) -> None:
+    stopped = stop_at(start, place, 9)
+    assert kept(stopped)[-1] == durable(place)[0] == 10, stopped.story()
+    run = start("--replicas", "2", "--checkpoint", str(place), "--resume", "latest")
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=10)
+
+
+def test_a_damaged_state_is_passed_over_loudly(start: Start, place: Path, reference: str) -> None:
+    stop_at(start, place, 9, every=5)
+    newest = Archive(open_store(str(place))).pointers()[0][0]
+    shard = place / newest.folder / "shard-00000.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    run = start("--replicas", "2", "--checkpoint", str(place), "--resume", "latest")
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=5)
+    assert "shard-00000.safetensors" in run.output, run.story()
+
+
+def test_other_mathematics_are_refused_by_name(start: Start, place: Path) -> None:
+    stop_at(start, place, 9)
+    flags = ("--replicas", "2", "--checkpoint", str(place), "--resume", "latest")
+    run = start(*flags, script_args=("--seed", "6", "--batch", "2"))
+    assert run.wait() == 1, run.story()
+    assert "seed is 6, it was saved with 5" in run.output and "batch_size is 2, it was saved with 3" in run.output
+    assert "--new-mathematics" in run.output
+    assert not run.facts(Committed), run.story()
+
+
+def test_new_mathematics_go_on_at_the_next_unused_sample(start: Start, place: Path) -> None:
+    stop_at(start, place, 9)
+    flags = ("--replicas", "2", "--checkpoint", str(place), "--resume", "latest", "--new-mathematics")
+    run = start(*flags, script_args=("--batch", "2"))
+    assert run.wait() == 0, run.story()
+    (taken,) = [fact for _, fact in run.facts(OriginTaken)]
+    assert any("batch_size is 2" in text for text in taken.differences), run.story()
+    assert taken.data_from == (10, 10 * LANES * 3), run.story()
+    assert run.check().returncode == 0, run.story()
+
+
+def test_a_used_place_is_not_begun_anew(start: Start, place: Path) -> None:
+    stop_at(start, place, 9)
+    run = start("--replicas", "2", "--checkpoint", str(place))
+    assert run.wait() == 2 and "--resume latest" in run.output, run.story()
+    assert not run.folder.exists(), "nothing ran: the same command must work with another place"
+
+
+def test_a_full_place_costs_no_training_and_is_told(tmp_path: Path, start: Start, place: Path, reference: str) -> None:
+    other = tmp_path / "small"
+    other.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(other)], check=True)
+    try:
+        flags = ("--checkpoint", str(other), "--checkpoint", str(place), "--checkpoint-patience", "2")
+        run = start("--replicas", "2", *flags, "--checkpoint-every", str(EVERY))
+        assert run.wait() == 4, run.story()
+        prove(run, reference, deaths=Counter(), code=4)
+        assert durable(place)[0] == STEPS, "the other place has them all"
+        assert {Path(fact.url).name for _, fact in run.facts(SaveFailed)} == {"small"}, run.story()
+        assert str(other) in run.output, run.story()
+    finally:
+        subprocess.run(["umount", str(other)], check=True)
+
+
+def test_a_coordinator_that_is_away_founds_the_job_again(tmp_path: Path, start: Start, reference: str) -> None:
+    coordinator = Coordinator(_folder(tmp_path, "coordinator"))
+    try:
+        coordinator.start()
+        flags = ("--replicas", "2", "--memory-every", "2", *coordinator.arguments)
+        run = start(*flags, script_args=PACED, run_dir=coordinator.run_dir)
+        wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
+        coordinator.kill()
+        kill_all(run)
+        coordinator.start()
+        hurry(run)
+        assert run.wait() == 0, run.story()
+        prove(run, reference, deaths=Counter({"r0": 1, "r1": 1}))
+        assert len(run.facts(OriginTaken)) == 1, run.story()
+    finally:
+        coordinator.end()
+
+
+def test_every_process_can_be_told_by_check(start: Start, place: Path) -> None:
+    run = start("--replicas", "2", "--checkpoint", str(place))
+    assert run.wait() == 0, run.story()
+    shown = subprocess.run([*REGROW, "checkpoint", "verify", str(place)], capture_output=True, text=True, check=False)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert not run.facts(SaveVoided), run.story()
+
+
+def stop_at(start: Start, place: Path, step: int, every: int = 100) -> Run:
+    """A job that was stopped in this step, and saved."""
+    flags = ("--replicas", "2", "--checkpoint", str(place), "--checkpoint-every", str(every))
+    run = start(*flags, script_args=("--stop-at", str(step)))
+    assert run.wait() == 0, run.story()
+    return run
+
+
+def _folder(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
