@@ -2,7 +2,7 @@
 
 A worker's line begins with `Came`. It may tell what is `Foreseen`. For a save it says `Deposit`, copies its portion into the
 arena that it was `Lent`, and says `Deposited`; later the save is `Kept` or `Void`. Of a job's last save it may be asked for
-portions that are `Lacking`. A founder asks to `Recall` the origin. Whatever is lost with a line is asked again on the next one.
+portions that are `Lacking`. A founder asks to `Recall` the origin. Whatever is lost with a line is asked again on the next.
 """
 
 import msgspec
@@ -178,8 +178,8 @@ class Sought(_Message, frozen=True, kw_only=True):
 
 
 class Renewed(_Message, frozen=True, kw_only=True):
-    """This generation has another arena, which comes with this message: hold that one open. Somebody who was lent the old one
-    may still write there."""
+    """This generation has another arena, which comes with this message: hold that one open. Somebody who was lent the old
+    one may still write there."""
 
     generation: int
 

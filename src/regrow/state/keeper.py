@@ -1,7 +1,7 @@
 """The thread that keeps a writer process, and hands it one save after the other.
 
-A writer that dies is replaced, and given the same save again: its bytes lie in the arena, which is its owner's. A save of which
-nothing becomes durable for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
+A writer that dies is replaced, and given the same save again: its bytes still lie in the arena. A save of which nothing
+becomes durable for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
 A training process with a Checkpointer has one of these, a vault one for each of its places.
 """
 
@@ -134,7 +134,9 @@ class Keeper:
                     raise StateError(f"step {wait.step} is not saved: {why}")
                 case Failed(attempt=attempt, why=why):
                     wait.failed(attempt, why)
-                    self._ledger.tried(wait.step, attempt, f"step {wait.step} cannot be saved yet, and is tried again: {why}")
+                    self._ledger.tried(
+                        wait.step, attempt, f"step {wait.step} cannot be saved yet, and is tried again: {why}"
+                    )
                 case Unpruned(why=why):
                     self._ledger.noticed(why)
                 case Persisted(pointer=pointer):
