@@ -1,4 +1,4 @@
-"""Before training begins: can every place be read and written, what lies there, and under which term is saved from now on."""
+"""Before training begins: can every place be read and written, what lies there, under which term is saved from now on."""
 
 import secrets
 from collections.abc import Sequence
@@ -29,8 +29,8 @@ def opened(places: Sequence[Place], patience_s: float) -> Opened | Unusable:
             return Unusable(why=f"checkpoints cannot be saved to {place.url}: {error}")
         except Exception as error:  # the edge of a store: its library raises what it likes
             return Unusable(
-                why=f"checkpoints cannot be saved to {place.url} ({type(error).__name__}: {error}): see that it is there and "
-                "may be written by this user, or name another place"
+                why=f"checkpoints cannot be saved to {place.url} ({type(error).__name__}: {error}): see that it is "
+                "there and may be written by this user, or name another place"
             )
     return Opened(newest=tuple(one.newest for one in seen), term=1 + max((one.term for one in seen), default=0))
 
