@@ -21,7 +21,7 @@ from regrow.agent.coordinator_line import CoordinatorLine
 from regrow.agent.exits import NEVER_JOINED, Exit
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig
-from regrow.cli.conclusion import CODES, conclude, short
+from regrow.cli.conclusion import CODES, INFRA, conclude, short
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
@@ -186,6 +186,7 @@ class Launcher:
         for number in _STOPPED:
             self._loop.add_signal_handler(number, self._signalled, number)
         view = self._open_view() if self._plan.is_live else None
+        unsaved: tuple[str, ...] = ()
         try:
             await self._begin()
             end = await self._coordination.ended
@@ -204,6 +205,10 @@ class Launcher:
             if not self._is_open and (self._line is not None or self._safe is not None):
                 self._undo()
         conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
+        if unsaved:
+            self._terminal.say("not saved: " + "; ".join(unsaved))
+            if end.outcome == "finished":
+                return INFRA
         if end.outcome == "stopped":
             return _STOPPED[self._stop or signal.SIGINT]
         return CODES[end.outcome]

@@ -31,8 +31,10 @@ class Safekeeping:
         self._config = config
         self._places = setting.places
         self._report = report
-        self._custodian = Custodian(setting, journal, agent.reaper, say)
-        agent.keep(self._custodian.pids, self.seek)
+        self._custodian = Custodian(
+            setting, journal, lambda said: say(said.text, said.is_routine), asyncio.get_running_loop(), agent.reaper
+        )
+        agent.keep(lambda: [pid for pid in [self._custodian.pid] if pid is not None], self.seek)
         self._searches: set[asyncio.Task[None]] = set()
         self.address = setting.address
         self.shard_bytes = setting.shard_bytes
@@ -78,7 +80,7 @@ class Safekeeping:
         for task in self._searches:
             task.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
-        await self._custodian.close()
+        self._custodian.close()
 
 
 def setting(run_dir: RunDir, places: tuple[Place, ...], patience_s: float, shard_bytes: int, faults: str) -> Setting:

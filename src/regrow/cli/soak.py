@@ -52,8 +52,8 @@ class SoakReport(msgspec.Struct, frozen=True, kw_only=True):
 def soak(minutes: float, seed: int | None, replicas: int, as_json: bool, wrong_reference: bool) -> None:
     """Attack a small training job on this machine, and prove that nothing was lost.
 
-    Workers are killed, stopped and sent into endless loops, the coordinator, the vault and the warm parent are killed, one at
-    a time and in bursts. One replica that holds the state is left unhurt, unless all are killed at once in a job that saves.
+    Workers are killed, stopped and sent into endless loops; coordinator, vault and warm parent are killed; one at a time
+    and in bursts. One replica that holds the state is left unhurt, unless all are killed at once in a job that saves.
     A job ends by itself or is stopped after two minutes; its digest is compared with that of an undisturbed run of as many
     steps, and its journals are checked. Then the next job begins.
 

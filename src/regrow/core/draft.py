@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from regrow.core.checkpoint import Leaf
+from regrow.core.checkpoint import Leaf, Manifest
 from regrow.core.errors import Invariant
 from regrow.core.skeleton import in_order
 
@@ -91,6 +91,22 @@ def draft(
     )
     return Draft(
         step=step, term=term, mathematics=mathematics, skeleton=skeleton, leaves=leaves, order=tuple(map(tuple, order))
+    )
+
+
+def draft_of(manifest: Manifest) -> Draft:
+    """The draft that a checkpoint was written from, as far as a manifest can tell: the same tensors in the same places."""
+    order: list[list[int]] = [[] for _ in manifest.shards]
+    for index in in_order(manifest.skeleton):
+        order[manifest.leaves[index].shard].append(index)
+    widths = [_width(leaf.name, leaf.dtype, leaf.shape, leaf.size_bytes) for leaf in manifest.leaves]
+    return Draft(
+        step=manifest.step,
+        term=manifest.term,
+        mathematics=manifest.mathematics,
+        skeleton=manifest.skeleton,
+        leaves=manifest.leaves,
+        order=tuple(tuple(sorted(shard, key=lambda index: -widths[index])) for shard in order),
     )
 
 

@@ -1,8 +1,8 @@
 """What workers, the agent and the vault say to each other, one JSON message each: none of their rooms imports another.
 
-A worker's line begins with `Came`. For a save it says `Deposit`, copies its portion into the arena that it was `Lent`, and
-says `Deposited`; later the save is `Kept` or `Void`. Of a job's last save it may be asked for portions that are `Lacking`. A
-founder asks to `Recall` the origin. Whatever is lost with a line is asked again on the next one.
+A worker's line begins with `Came`. It may tell what is `Foreseen`. For a save it says `Deposit`, copies its portion into the
+arena that it was `Lent`, and says `Deposited`; later the save is `Kept` or `Void`. Of a job's last save it may be asked for
+portions that are `Lacking`. A founder asks to `Recall` the origin. Whatever is lost with a line is asked again on the next.
 """
 
 import msgspec
@@ -38,6 +38,8 @@ class Setting(_Message, frozen=True, kw_only=True):
     """A tier gives a save up when nothing of it has become durable for so long."""
     shard_bytes: int
     incarnation: int = 0
+    term: int = 0
+    """Under which the vaults before this one saved; 0: none has opened yet, and the places say which one is next."""
     faults: str = ""
     """For tests: see shell.faultpoint. The vault is the member "vault"."""
 
@@ -49,6 +51,12 @@ class Came(_Message, frozen=True, kw_only=True):
     member: str
     unsettled: int = -1
     """The step of a save that this worker gave its portion of and has not heard of again; -1: none."""
+
+
+class Foreseen(_Message, frozen=True, kw_only=True):
+    """A save of this size will come: have room for it."""
+
+    arena_bytes: int
 
 
 class Deposit(_Message, frozen=True, kw_only=True):
@@ -65,7 +73,7 @@ class Deposit(_Message, frozen=True, kw_only=True):
     """A digest of the draft: all members must have the same."""
     arena_bytes: int
     draft: Draft | None
-    """From the first member alone. Its term is 0."""
+    """From the first member alone; of the last save from each, since the first may be gone. Its term is 0."""
 
 
 class Deposited(_Message, frozen=True, kw_only=True):
@@ -73,13 +81,7 @@ class Deposited(_Message, frozen=True, kw_only=True):
     version: Version
     index: int
     why: str = ""
-    """The copy is void, and so is the save; empty when the bytes are there."""
-
-
-class Foreseen(_Message, frozen=True, kw_only=True):
-    """A save of this size will come: to make its pages now is cheaper than to have training wait for it."""
-
-    arena_bytes: int
+    """The copy is void, and so is the save; empty when the bytes are there. Either way, whoever says this writes no more."""
 
 
 class Recall(_Message, frozen=True, kw_only=True):
@@ -107,9 +109,10 @@ class Waits(_Message, frozen=True, kw_only=True):
 
 
 class Kept(_Message, frozen=True, kw_only=True):
-    """The state of this step is whole in memory, and so every older wish is met."""
+    """The state of this step is whole in memory, and so every older wish is met. Every line is opened with one."""
 
     step: int
+    """-1: none is, or it is not decided yet."""
 
 
 class Void(_Message, frozen=True, kw_only=True):
@@ -161,7 +164,9 @@ class Opened(_Message, frozen=True, kw_only=True):
     """Every place answered: training may begin."""
 
     newest: tuple[int | None, ...]
-    """Of each place, the step of its newest checkpoint."""
+    """Of each place, the step of its newest checkpoint; () from a vault that was started again."""
+    term: int
+    """Under which it saves."""
 
 
 class Unusable(_Message, frozen=True, kw_only=True):
@@ -179,6 +184,19 @@ class Sought(_Message, frozen=True, kw_only=True):
     """What was passed over, or why there is none; empty when the first candidate did."""
 
 
+class Renewed(_Message, frozen=True, kw_only=True):
+    """This generation has another arena, which comes with this message: hold that one open. Somebody who was lent the old
+    one may still write there."""
+
+    generation: int
+
+
+class Finished(_Message, frozen=True, kw_only=True):
+    """All that was taken is durable but for this, and the vault ends."""
+
+    failures: tuple[str, ...]
+
+
 class Said(_Message, frozen=True, kw_only=True):
     """For people."""
 
@@ -189,4 +207,4 @@ class Said(_Message, frozen=True, kw_only=True):
 FromWorker = Came | Foreseen | Deposit | Deposited | Recall
 ToWorker = Lent | Waits | Kept | Void | Lacking | Recalled | Unknown
 FromAgent = Seek | Finish
-ToAgent = Opened | Unusable | Sought | Said
+ToAgent = Opened | Unusable | Sought | Renewed | Finished | Said

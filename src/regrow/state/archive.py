@@ -87,7 +87,7 @@ class Archive:
         folder = f"step-{draft.step:012d}-{draft.term}-{secrets.token_hex(4)}"
         try:
             with ThreadPoolExecutor(_WRITING_LINES, "regrow-archive") as pool:
-                whole = pool.submit(_root, draft, arena)
+                whole = pool.submit(root_of, draft, arena)
                 there = self._settled(draft, whole, self._pointers.numbers())
                 if there is not None:
                     return there
@@ -302,7 +302,8 @@ class Archive:
         )
 
 
-def _root(draft: Draft, arena: memoryview) -> str:
+def root_of(draft: Draft, arena: memoryview) -> str:
+    """Of the state that lies in this arena."""
     tensors = (
         arena[start : start + draft.leaves[index].size_bytes]
         for index in in_order(draft.skeleton)

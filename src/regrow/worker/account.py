@@ -83,6 +83,10 @@ class Account:
             self._report = msgspec.structs.replace(self._report, failures=failures)
             self._add(attempts_failed=attempts)
 
+    def tried(self, step: int, attempt: int, why: str) -> None:
+        """In vain: it will be tried again."""
+        self.failed(why)
+
     def noticed(self, what: str) -> None:
         """Something is wrong, and it was not a save."""
         self.failed(what, attempts=0)

@@ -9,15 +9,16 @@ import threading
 import time
 from collections.abc import Sequence
 
+from regrow.core.checkpoint import Pointer
 from regrow.core.errors import InfraError, RegrowError, StateError
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.writing import Setting
+from regrow.state.keeper import Keeper, Save
 from regrow.state.tracked import Tracked
 from regrow.worker.account import Account
 from regrow.worker.arena import Arenas
 from regrow.worker.drafting import Drafting, is_young, optimizers
 from regrow.worker.hold import Hold, Outcome, copy_of
-from regrow.worker.keeper import Keeper, Save
 
 GENERATIONS = 2
 _PATIENCE_S = 2.0
@@ -31,7 +32,7 @@ class Saving:
     def __init__(self, setting: Setting, *, shard_bytes: int, patience_s: float, account: Account) -> None:
         self._account = account
         self._arenas = Arenas(GENERATIONS)
-        self._keeper = Keeper(setting, patience_s, account, self._arenas.give_back)
+        self._keeper = Keeper(setting, patience_s, account)
         self._hold = Hold(self._before_step)
         self._restless: set[str] = set()
         """Paths of tensors that have changed under a copy: from then on they are copied at once."""
@@ -52,11 +53,18 @@ class Saving:
         arena = self._arenas.take(plan.arena_bytes)
         self._account.begun()
 
+        def over(outcome: Pointer | Exception) -> None:
+            self._arenas.give_back(arena)
+            if isinstance(outcome, Pointer):
+                self._account.durable(step, time.monotonic() - begun_s)
+            else:
+                self._account.given_up(outcome)
+
         def done(outcome: Outcome) -> None:
             why = self._void(step, outcome)
             if why is None:
                 faultpoint("save-copied", step=step)
-                self._keeper.persist(Save(draft=plan, arena=arena, begun_s=begun_s))
+                self._keeper.persist(Save(draft=plan, fd=arena.fd, over=over))
             else:
                 self._arenas.give_back(arena)
                 self._account.given_up(why)

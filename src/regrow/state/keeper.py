@@ -1,7 +1,8 @@
 """The thread that keeps a writer process, and hands it one save after the other.
 
-A writer that dies is replaced, and given the same save again: its bytes lie in the arena, which is ours. A save of which
-nothing becomes durable for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
+A writer that dies is replaced, and given the same save again: its bytes still lie in the arena. A save of which nothing
+becomes durable for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
+A training process with a Checkpointer has one of these, a vault one for each of its places.
 """
 
 import os
@@ -12,16 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
+from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import InfraError, PeerError, StateError
 from regrow.shell.backoff import Backoff
 from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned
 from regrow.wire.handover import Handover
-from regrow.worker.account import Account
-from regrow.worker.arena import Arena
 
 _LIVES = 10
 """So many writers may die over one save."""
@@ -29,19 +30,34 @@ _FAREWELL_S = 5.0
 
 
 class Save(msgspec.Struct, frozen=True, kw_only=True):
-    """A state in an arena."""
+    """A state in an arena, which stays as it is until this save is over."""
 
     draft: Draft
-    arena: Arena
-    begun_s: float
+    """Its term is 0 where the keeper's counts."""
+    fd: int
+    """Of the arena."""
+    over: Callable[[Pointer | InfraError | StateError], None]
+    """Called once, by the keeper's thread: it is durable, or why it was given up."""
+
+
+class Ledger(Protocol):
+    """Hears how saves get on, from the keeper's thread."""
+
+    under_way: str
+    """How the save that is being persisted gets on, in words."""
+
+    def tried(self, step: int, attempt: int, why: str) -> None:
+        """In vain: it will be tried again."""
+
+    def noticed(self, what: str) -> None:
+        """Something is wrong, and it was not a save."""
 
 
 class Keeper:
-    def __init__(self, setting: Setting, patience_s: float, account: Account, give_back: Callable[[Arena], None]) -> None:
+    def __init__(self, setting: Setting, patience_s: float, ledger: Ledger) -> None:
         self._setting = setting
         self._patience_s = patience_s
-        self._account = account
-        self._give_back = give_back
+        self._ledger = ledger
         self._term = 0
         self._saves: queue.SimpleQueue[Save | None] = queue.SimpleQueue()
         self._writer: _Writer | None = None
@@ -69,47 +85,42 @@ class Keeper:
 
     def _run(self) -> None:
         while (save := self._saves.get()) is not None:
-            step = save.draft.step
+            outcome: Pointer | InfraError | StateError
             try:
-                self._persist(save)
-                outcome = None
+                outcome = self._persist(save)
             except (InfraError, StateError) as error:
                 outcome = error
             except Exception as error:  # the edge of a thread: training would wait for it forever
-                outcome = InfraError(f"step {step} is not saved: {error!r}")
+                outcome = InfraError(f"step {save.draft.step} is not saved: {error!r}")
                 outcome.__cause__ = error
-            self._give_back(save.arena)
-            if outcome is None:
-                self._account.durable(step, time.monotonic() - save.begun_s)
-            else:
-                self._account.given_up(outcome)
+            save.over(outcome)
         self._dismiss()
 
-    def _persist(self, save: Save) -> None:
+    def _persist(self, save: Save) -> Pointer:
         backoff, deaths = Backoff(), 0
         wait = _Wait(save, self._patience_s)
         while True:
             try:
                 if self._writer is None:
                     self._writer = self._started()
-                self._follow(self._writer, wait)
-                return
+                return self._follow(self._writer, wait)
             except (PeerError, OSError) as error:
                 deaths += 1
                 why = f"the writer of step {wait.step} died ({self._buried() or error})"
-                self._account.failed(why)
+                self._ledger.tried(wait.step, deaths, why)
                 if deaths == _LIVES:
                     raise InfraError(
                         f"step {wait.step} is not saved: {_LIVES} writers died over it; the last: {why}"
                     ) from error
                 time.sleep(backoff.delay_s())
 
-    def _follow(self, writer: "_Writer", wait: "_Wait") -> None:
+    def _follow(self, writer: "_Writer", wait: "_Wait") -> Pointer:
         """What the writer says until this save is durable."""
-        draft = msgspec.structs.replace(wait.save.draft, term=self._term)
-        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.arena.fd)
+        draft = wait.save.draft
+        draft = msgspec.structs.replace(draft, term=draft.term or self._term)
+        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.fd)
         while True:
-            self._account.under_way = wait.words()
+            self._ledger.under_way = wait.words()
             payload = writer.line.receive(wait.left_s())
             if payload is None:
                 self._buried()
@@ -123,11 +134,13 @@ class Keeper:
                     raise StateError(f"step {wait.step} is not saved: {why}")
                 case Failed(attempt=attempt, why=why):
                     wait.failed(attempt, why)
-                    self._account.failed(f"step {wait.step} cannot be saved yet, and is tried again: {why}")
+                    self._ledger.tried(
+                        wait.step, attempt, f"step {wait.step} cannot be saved yet, and is tried again: {why}"
+                    )
                 case Unpruned(why=why):
-                    self._account.noticed(why)
-                case Persisted():
-                    return
+                    self._ledger.noticed(why)
+                case Persisted(pointer=pointer):
+                    return pointer
 
     def _started(self) -> "_Writer":
         setting = msgspec.structs.replace(self._setting, has_term=self._term > 0, incarnation=self._writers)

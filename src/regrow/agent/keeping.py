@@ -1,0 +1,375 @@
+"""The saves of a host, from the first portion until they are whole in memory and handed to the places that take them.
+
+At most one gathers portions; those before it may be digested. A save that will never be whole is void, which every worker
+hears (rules S2 and S3). A generation that somebody may still write into is given another arena before it serves again: a
+worker that was stopped in the middle of its copy may wake at any time.
+
+One thread owns all of it. Digests, and making pages, are work for threads, which come back through `post`.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+
+import msgspec
+
+from regrow.agent.gathering import Gathering, Key, key_of
+from regrow.agent.generation import Generation, Label, free, freest, newest
+from regrow.agent.patience import begun
+from regrow.agent.seeking import Found
+from regrow.agent.tier import Post, Tier
+from regrow.core.draft import Draft
+from regrow.core.errors import InfraError
+from regrow.core.records import SaveVoided, StateKept
+from regrow.core.saves import Urgency
+from regrow.shell.faultpoint import faultpoint
+from regrow.shell.journal import Journal
+from regrow.shell.vaulting import Deposit, Kept, Lacking, Lent, Renewed, Said, ToAgent, ToWorker, Void, Waits
+from regrow.state.archive import root_of
+
+_SOOTHED_S = 1.0
+_VOIDS = 16
+"""So many void saves are remembered, for portions of them that are still on their way."""
+
+
+class Voices(msgspec.Struct, frozen=True, kw_only=True):
+    """How others are told. None of it blocks."""
+
+    worker: Callable[[str, ToWorker, int | None], None]
+    """A member, if it has a line; the descriptor goes along."""
+    workers: Callable[[ToWorker], None]
+    agent: Callable[[ToAgent, int | None], None]
+    has_line: Callable[[str], bool]
+
+
+class Keeping:
+    def __init__(
+        self, generations: list[Generation], tiers: list[Tier], term: int, journal: Journal, post: Post, voices: Voices
+    ) -> None:
+        self.generations = generations
+        self.tiers = tiers
+        self.term = term
+        """Under which saves are made from now on."""
+        self._saved_term = 0
+        """The newest under which anything was made."""
+        self.failures: list[str] = []
+        """Last saves that are void."""
+        self._journal = journal
+        self._post = post
+        self._voices = voices
+        self._gathering: Gathering | None = None
+        self._digesting: list[Key] = []
+        self._voided: dict[Key, str] = {}
+        self._foreseen_bytes = 0
+        self._takes: list[tuple[int, Future[Generation]]] = []
+        """An origin waits for a generation of so many bytes."""
+        self._is_fitting = False
+        self._soothed_s = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """A save is on its way to be whole."""
+        return bool(self._digesting) or self._gathering is not None
+
+    @property
+    def is_crowded(self) -> bool:
+        """A save waits for an arena."""
+        return self._gathering is not None and self._gathering.generation is None
+
+    def soothe(self) -> None:
+        """Whoever waits hears why, and that somebody is there."""
+        gathering, now_s = self._gathering, time.monotonic()
+        if gathering is None or not self.is_crowded or now_s < self._soothed_s + _SOOTHED_S:
+            return
+        self._soothed_s = now_s
+        busy = [f"{tier.place.url} takes its time: {tier.under_way}" for tier in self.tiers if tier.under_way]
+        for member in sorted(gathering.borrowers):
+            self._voices.worker(member, Waits(why="; ".join(busy) or "memory is made ready"), None)
+
+    @property
+    def is_digesting(self) -> bool:
+        return bool(self._digesting)
+
+    def adopt(self) -> None:
+        """What the vault before this one held whole is ours, and what it had not made durable."""
+        labelled = [(one, one.label) for one in self.generations if one.label is not None]
+        for generation, label in sorted(labelled, key=lambda pair: pair[1].age):
+            self.term = max(self.term, label.draft.term)
+            for tier, last in zip(self.tiers, label.lasts, strict=True):
+                tier.last = last
+            for number in generation.unsettled():
+                self.tiers[number].persist(label.draft, generation)
+
+    # Portions
+
+    def foresee(self, size_bytes: int) -> None:
+        self._foreseen_bytes = max(self._foreseen_bytes, size_bytes)
+        self.provide()
+
+    def deposit(self, member: str, deposit: Deposit) -> None:
+        key = key_of(deposit)
+        gathering = self._gathering
+        if (why := self._refusal(member, deposit)) is not None:
+            self._voices.worker(member, why, None)
+            return
+        if gathering is None or gathering.key != key:
+            if gathering is not None:
+                self.void(f"step {deposit.step} is to be saved, and portions of this one have not come")
+            gathering = self._gathering = Gathering(deposit, time.monotonic())
+        elif misfit := gathering.misfit(deposit):
+            self.void(misfit)
+            return
+        gathering.join(member, deposit)
+        for other in deposit.members:
+            if other != member and not self._voices.has_line(other):
+                self._lose(gathering, other)
+                if self._gathering is not gathering:
+                    return
+        if gathering.generation is not None:
+            self._lend(gathering, member)
+        self.provide()
+
+    def deposited(self, member: str, key: Key, index: int, why: str) -> None:
+        gathering = self._gathering
+        if gathering is None or gathering.key != key:
+            return  # void since, or given by another
+        if why:
+            gathering.refuse(member, index)
+            self._fill(gathering, f"{member}: {why}")
+            return
+        gathering.give(member, index)
+        if gathering.is_complete:
+            self._complete(gathering)
+
+    def gone(self, member: str) -> None:
+        """Its line is closed."""
+        if self._gathering is not None:
+            self._lose(self._gathering, member)
+
+    def fate(self, step: int) -> ToWorker | None:
+        """Of a save that a member gave its portion of; None: it is not decided yet, and all will hear of it."""
+        whole = self._newest_label()
+        if whole is not None and whole.draft.step >= step:
+            return Kept(step=whole.draft.step)
+        if any(key[0] == step for key in self._digesting):
+            return None
+        if self._gathering is not None and self._gathering.key[0] == step:
+            return None
+        return Void(step=step, why="the vault was lost before this save was whole")
+
+    def void(self, why: str) -> None:
+        """The save that is being gathered, if there is one."""
+        gathering, self._gathering = self._gathering, None
+        if gathering is None:
+            return
+        step = gathering.key[0]
+        self._voided[gathering.key] = why
+        while len(self._voided) > _VOIDS:
+            del self._voided[next(iter(self._voided))]
+        if gathering.generation is not None:
+            gathering.generation.is_busy = False
+            gathering.generation.is_tainted |= bool(gathering.loans)
+        self._journal.write(SaveVoided(step=step, why=why))
+        if gathering.is_last:
+            self.failures.append(f"the last state (step {step}) is not saved: {why}")
+        self._voices.workers(Void(step=step, why=why))
+        self.provide()
+
+    def _refusal(self, member: str, deposit: Deposit) -> ToWorker | None:
+        """What to answer instead of an arena."""
+        if not 0 <= deposit.index < len(deposit.members) or deposit.members[deposit.index] != member:
+            return Void(step=deposit.step, why=f"{member} is not the one that gives portion {deposit.index}")
+        whole = newest(self.generations)
+        if whole is not None and whole.label is not None and whole.label.draft.step >= deposit.step:
+            if whole.label.draft.step == deposit.step:
+                self._hand_on(whole, whole.label, deposit.urgency)
+            return Kept(step=whole.label.draft.step)
+        key = key_of(deposit)
+        if (why := self._voided.get(key)) is not None:
+            return Void(step=deposit.step, why=why)
+        later = max([*self._digesting, *([] if self._gathering is None else [self._gathering.key])], default=key)
+        if later > key or key in self._digesting:
+            return Void(step=deposit.step, why=f"step {later[0]} is being saved already, under roster {later[1]}")
+        return None
+
+    def _lose(self, gathering: Gathering, member: str) -> None:
+        if gathering.lose(member):
+            self._fill(gathering, f"{member} was gone before its portion was there")
+
+    def _fill(self, gathering: Gathering, why: str) -> None:
+        """A portion will not come from whom it was to come: of a last save another one gives it."""
+        if not gathering.is_last:
+            self.void(why)
+            return
+        if gathering.generation is not None:
+            self._ask(gathering)
+        able = gathering.borrowers if gathering.generation is None else set()
+        silent = {member for member in gathering.first.members if self._voices.has_line(member)} - gathering.borrowers
+        if gathering.orphans and not able and not silent:
+            self.void(f"{why}, and nobody is left who could give it")
+
+    def _ask(self, gathering: Gathering) -> None:
+        step, version = gathering.key
+        for giver, index in gathering.reassign():
+            gathering.loans.add((giver, index))
+            self._voices.worker(giver, Lacking(step=step, version=version, index=index), None)
+
+    def _lend(self, gathering: Gathering, member: str) -> None:
+        generation = gathering.generation
+        assert generation is not None
+        step, version = gathering.key
+        gathering.loans |= {(member, index) for index in gathering.awaits(member)}
+        lent = Lent(step=step, version=version, size_bytes=generation.size_bytes)
+        self._voices.worker(member, lent, generation.fd)
+        if gathering.is_last:
+            self._ask(gathering)
+
+    # Whole
+
+    def _complete(self, gathering: Gathering) -> None:
+        self._gathering = None
+        generation, draft = gathering.generation, gathering.draft
+        assert generation is not None
+        generation.is_tainted |= bool(gathering.loans)
+        if draft is None or draft.arena_bytes != gathering.first.arena_bytes:
+            self._gathering = gathering
+            self.void("nobody has said which tensor lies where")
+            return
+        self._digesting.append(gathering.key)
+        view = generation.view(draft.arena_bytes)
+        future = begun(lambda: root_of(draft, view), "regrow-digest")
+        future.add_done_callback(lambda done: self._post(lambda: self._digested(gathering, generation, draft, done)))
+
+    def _digested(self, gathering: Gathering, generation: Generation, draft: Draft, done: "Future[str]") -> None:
+        step, urgency = gathering.key[0], gathering.first.urgency
+        self._digesting.remove(gathering.key)
+        root = done.result()
+        faultpoint("vault-whole", step=step)
+        takers = [tier for tier in self.tiers if tier.takes(step, urgency)]
+        for tier in takers:
+            tier.last = step
+        self._saved_term = self.term
+        draft = msgspec.structs.replace(draft, step=step, term=self.term)
+        self.label(generation, draft, root, tuple(tier.number for tier in takers))
+        faultpoint("vault-kept", step=step)
+        seconds = time.monotonic() - gathering.begun_s
+        self._journal.write(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
+        self._voices.workers(Kept(step=step))
+        for tier in takers:
+            tier.persist(draft, generation)
+        generation.is_busy = False
+        self.provide()
+
+    def _hand_on(self, generation: Generation, label: Label, urgency: Urgency) -> None:
+        """This state is wished again, by somebody who wishes more: places that did not take it do now."""
+        for tier in self.tiers:
+            if tier.takes(label.draft.step, urgency):
+                tier.last = label.draft.step
+                generation.mark_taken(tier.number)
+                tier.persist(label.draft, generation)
+
+    def label(self, generation: Generation, draft: Draft, root: str, takers: tuple[int, ...]) -> None:
+        lasts = tuple(tier.last for tier in self.tiers)
+        generation.write_label(Label(draft=draft, root=root, inode=generation.inode(), lasts=lasts, takers=takers))
+
+    def _newest_label(self) -> Label | None:
+        generation = newest(self.generations)
+        return None if generation is None else generation.label
+
+    # Room
+
+    def take(self, size_bytes: int) -> "Future[Generation]":
+        """A generation for an origin, as soon as there is one."""
+        future: Future[Generation] = Future()
+        self._takes.append((size_bytes, future))
+        self.provide()
+        return future
+
+    def drop(self, generation: Generation, is_tainted: bool) -> None:
+        """Taken for an origin that did not come into it whole; maybe somebody still writes there."""
+        generation.is_busy = False
+        generation.is_tainted |= is_tainted
+        self.provide()
+
+    def begin_from(self, found: Found, newest_term: int) -> Draft:
+        """This state is what the job goes on from. Where anything newer was saved, what is saved from here on has a term of
+        its own, and so has this: else the newer would be found instead the next time."""
+        generation, draft = found.generation, found.draft
+        if found.is_newest:
+            return draft
+        terms = (one.label.draft.term for one in self.generations if one.label is not None)
+        self.term = 1 + max([newest_term, self._saved_term, *terms])
+        draft = msgspec.structs.replace(draft, term=self.term)
+        for tier in self.tiers:
+            tier.last = draft.step
+        self.label(generation, draft, found.root, tuple(sorted(generation.wanted)))
+        generation.is_busy = False
+        for other in self.generations:
+            if other is not generation and not other.is_busy and not other.wanted:
+                other.erase_label()
+        self.provide()
+        return draft
+
+    def provide(self) -> None:
+        """Give what is free to whoever waits for it, and make room for what is foreseen."""
+        if self._is_fitting:
+            return  # and is provided again when that is done
+        if self._takes:
+            size_bytes, _ = self._takes[0]
+        elif self._gathering is not None and self._gathering.generation is None:
+            size_bytes = self._gathering.first.arena_bytes
+        else:
+            self._prepare()
+            return
+        if (generation := freest(self.generations, size_bytes)) is None:
+            return
+        if not generation.has_room(size_bytes):
+            self._fit(generation, size_bytes)
+            return
+        generation.is_busy = True
+        generation.erase_label()
+        if self._takes:
+            self._takes.pop(0)[1].set_result(generation)
+            self.provide()
+        else:
+            assert self._gathering is not None
+            self._begin(self._gathering, generation)
+
+    def _begin(self, gathering: Gathering, generation: Generation) -> None:
+        faultpoint("vault-lend", step=gathering.key[0])
+        gathering.generation = generation
+        for member in sorted(gathering.borrowers):
+            self._lend(gathering, member)
+        if gathering.is_last:
+            self._ask(gathering)
+
+    def _prepare(self) -> None:
+        for generation in free(self.generations):
+            if self._foreseen_bytes and not generation.has_room(self._foreseen_bytes):
+                self._fit(generation, self._foreseen_bytes)
+                return
+
+    def _fit(self, generation: Generation, size_bytes: int) -> None:
+        generation.is_busy, self._is_fitting = True, True
+        generation.erase_label()
+        if generation.renew(size_bytes):
+            self._voices.agent(Renewed(generation=generation.number), generation.fd)
+        future = begun(lambda: generation.fit(size_bytes), "regrow-arena")
+        future.add_done_callback(lambda done: self._post(lambda: self._fitted(generation, size_bytes, done)))
+
+    def _fitted(self, generation: Generation, size_bytes: int, done: "Future[None]") -> None:
+        generation.is_busy, self._is_fitting = False, False
+        error = done.exception()
+        if isinstance(error, InfraError):
+            self._no_room(size_bytes, error)
+        elif error is not None:
+            raise error
+        self.provide()
+
+    def _no_room(self, size_bytes: int, error: InfraError) -> None:
+        self._foreseen_bytes = 0  # not tried again and again: the save that needs the room does
+        if self._takes:
+            self._takes.pop(0)[1].set_exception(error)
+        elif self._gathering is not None and self._gathering.generation is None:
+            self._voices.agent(Said(text=f"step {self._gathering.key[0]} is not saved: {error}"), None)
+            self.void(str(error))

@@ -1,0 +1,218 @@
+"""How an origin is found: the newest saved state that is whole, in the host's memory or at a place, and brought into memory.
+
+Candidates come by (term, step), the newest first, and of two that are equal the nearer one. What is harmed is passed over,
+and told. A store that refuses, or a format that is too new, ends the search: an older state must not silently take the place
+of one that may be there.
+
+Runs in a thread of its own. What it asks of generations is done by the loop, which owns them.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from regrow.agent.generation import Generation, Label
+from regrow.agent.patience import Abandoned, begun, within
+from regrow.core.checkpoint import Manifest, Pointer
+from regrow.core.draft import Draft, draft_of
+from regrow.core.errors import ConfigError, InfraError, StateError
+from regrow.core.records import OriginPassedOver
+from regrow.shell.vaulting import Place, Seek
+from regrow.state.archive import Archive, root_of
+from regrow.state.shard import Told
+from regrow.state.stores import open_store
+
+MEMORY = "this host's memory"
+
+
+class Found(msgspec.Struct, kw_only=True):
+    """It lies in this generation, whole."""
+
+    generation: Generation
+    draft: Draft
+    root: str
+    where: str
+    seconds: float
+    is_newest: bool
+    """Nobody has saved anything that is newer, as far as this vault knows: saves may go on under its term."""
+
+
+class Report(msgspec.Struct, kw_only=True):
+    found: Found | None
+    why: str
+    """What was passed over, or why there is none."""
+    newest_term: int = 0
+    """Under which anything was saved at any place, where that was asked."""
+
+
+class Hands(msgspec.Struct, frozen=True, kw_only=True):
+    """What the loop does for a search. Each may be called from any thread, and waits until it is done."""
+
+    take: Callable[[int], Generation]
+    """A generation with room for so many bytes, which from then on is busy. InfraError: there is no memory."""
+    drop: Callable[[Generation, bool], None]
+    """It holds nothing; True: and somebody may still write into it."""
+    spoil: Callable[[Generation], None]
+    """What it held whole is harmed."""
+    passed: Callable[[OriginPassedOver], None]
+
+
+class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
+    term: int
+    step: int
+    rank: int
+    """0 is memory, 1 the first place."""
+    generation: Generation | None = None
+    label: Label | None = None
+    pointer: Pointer | None = None
+
+
+_Listing = tuple[list[Pointer], list[str], int]
+
+
+class _Stop(Exception):
+    """The search ends, with this word."""
+
+
+class Seeking:
+    """One search."""
+
+    def __init__(
+        self, seek: Seek, term: int, whole: Sequence[Generation], places: Sequence[Place], patience_s: float, hands: Hands
+    ) -> None:
+        self._seek = seek
+        self._term = term
+        self._places = places
+        self._patience_s = patience_s
+        self._hands = hands
+        self._begun_s = time.monotonic()
+        self._passed: list[str] = []
+        self._newest_term = 0
+        self._archives: list[Archive] = []
+        labelled = [(one, one.label) for one in whole if one.label is not None]
+        self._memory = sorted(
+            (
+                _Candidate(term=label.draft.term, step=label.draft.step, rank=0, generation=one, label=label)
+                for one, label in labelled
+            ),
+            key=_nearest_newest,
+        )
+
+    def run(self) -> Report:
+        try:
+            found = self._run()
+        except (_Stop, ConfigError, InfraError) as error:
+            return self._report(None, str(error))
+        return self._report(found, "" if found is not None else self._nothing())
+
+    def _run(self) -> Found | None:
+        rest = self._memory
+        if self._seek.step is None and rest and rest[0].term == self._term:
+            # Whatever lies at a place under this term was copied from here, before: no store need be asked.
+            if (found := self._from_memory(rest[0], is_newest=True)) is not None:
+                return found
+            rest = rest[1:]
+        for candidate in sorted([*rest, *self._listed()], key=_nearest_newest):
+            if self._seek.step in (None, candidate.step):
+                found = self._from_memory(candidate) if candidate.generation is not None else self._from_place(candidate)
+                if found is not None:
+                    return found
+        return None
+
+    def _report(self, found: Found | None, why: str) -> Report:
+        return Report(found=found, why="; ".join([*self._passed, *filter(None, [why])]), newest_term=self._newest_term)
+
+    def _nothing(self) -> str:
+        where = ", ".join([MEMORY, *(place.url for place in self._places)])
+        if self._seek.step is None:
+            return f"no whole state is left in {where}" if self._passed else f"nothing was saved in {where}"
+        return f"there is no whole state of step {self._seek.step} in {where}"
+
+    def _from_memory(self, candidate: _Candidate, is_newest: bool = False) -> Found | None:
+        generation, label = candidate.generation, candidate.label
+        assert generation is not None and label is not None
+        found = root_of(label.draft, generation.view(label.draft.arena_bytes))
+        if found == label.root:
+            return self._found(generation, label.draft, label.root, MEMORY, is_newest)
+        self._hands.spoil(generation)
+        self._pass_over(candidate.step, MEMORY, f"it has the root {found}, its label says {label.root}")
+        return None
+
+    def _listed(self) -> list[_Candidate]:
+        """Of all places, asked at once."""
+
+        def look(archive: Archive, place: Place) -> _Listing:
+            def listed(_: Told) -> _Listing:
+                pointers, damages = archive.pointers()
+                return pointers, damages, archive.newest_term()
+
+            return within(self._patience_s, place.url, listed)
+
+        self._archives = [Archive(open_store(place.url)) for place in self._places]
+        asked = [
+            begun(partial(look, archive, place), "regrow-look")
+            for archive, place in zip(self._archives, self._places, strict=True)
+        ]
+        candidates = []
+        for rank, (answer, place) in enumerate(zip(asked, self._places, strict=True), 1):
+            try:
+                pointers, damages, term = answer.result()
+            except Exception as error:  # the edge of a store: its library raises what it likes
+                raise _Stop(_refusal(place, error)) from error
+            self._newest_term = max(self._newest_term, term)
+            for damage in damages:
+                self._pass_over(-1, place.url, damage)
+            candidates += [_Candidate(term=one.term, step=one.step, rank=rank, pointer=one) for one in pointers]
+        return candidates
+
+    def _from_place(self, candidate: _Candidate) -> Found | None:
+        archive, place, pointer = self._archives[candidate.rank - 1], self._places[candidate.rank - 1], candidate.pointer
+        assert pointer is not None
+        try:
+            manifest = within(self._patience_s, place.url, lambda _: archive.manifest(pointer))
+            return self._read(archive, place, pointer, manifest)
+        except StateError as error:
+            self._pass_over(candidate.step, place.url, str(error))
+            return None
+        except ConfigError:
+            raise
+        except Exception as error:  # the edge of a store, as above
+            raise _Stop(_refusal(place, error)) from error
+
+    def _read(self, archive: Archive, place: Place, pointer: Pointer, manifest: Manifest) -> Found:
+        draft = draft_of(manifest)
+        generation = self._hands.take(draft.arena_bytes)
+        arena = generation.view(draft.arena_bytes)
+        views = [arena[start : start + leaf.size_bytes] for start, leaf in zip(draft.offsets, draft.leaves, strict=True)]
+
+        def read(told: Told) -> None:
+            archive.read(pointer, manifest, views, told)
+
+        try:
+            within(self._patience_s, place.url, read)
+            found = root_of(draft, arena)
+            if found != manifest.root:
+                raise StateError(f"step {draft.step} has the root {found}, its manifest says {manifest.root}")
+        except BaseException as error:
+            self._hands.drop(generation, isinstance(error, Abandoned))
+            raise
+        return self._found(generation, draft, found, place.url, False)
+
+    def _found(self, generation: Generation, draft: Draft, root: str, where: str, is_newest: bool) -> Found:
+        seconds = time.monotonic() - self._begun_s
+        return Found(generation=generation, draft=draft, root=root, where=where, seconds=seconds, is_newest=is_newest)
+
+    def _pass_over(self, step: int, where: str, why: str) -> None:
+        self._passed.append(f"step {step} in {where} is passed over: {why}" if step >= 0 else why)
+        self._hands.passed(OriginPassedOver(step=step, where=where, why=why))
+
+
+def _nearest_newest(candidate: _Candidate) -> tuple[int, int, int]:
+    return -candidate.term, -candidate.step, candidate.rank
+
+
+def _refusal(place: Place, error: Exception) -> str:
+    words = str(error) if isinstance(error, InfraError | ConfigError | StateError) else f"{type(error).__name__}: {error}"
+    return f"{place.url} cannot be searched, and may hold a newer state than any other: {words}"

@@ -1,0 +1,311 @@
+"""The vault: a process without torch that holds a job's saves in the host's memory, and makes them durable.
+
+    python -m regrow.agent.vault LINE PARENT ARENA:LABEL,... SETTING
+
+It hears workers on a socket of its own and the agent on the line that it was started with (shell.vaulting). One loop, in
+which nothing blocks: what does is done by threads (opening and reading places, digests, making pages) or processes (one
+writer for each place). It can be killed at any moment: what is whole lies in memory that the agent holds open, under a label
+(`generation`), and the next vault goes on from there. It ends with the agent.
+"""
+
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import TypeVar
+
+import msgspec
+
+from regrow.agent.generation import PLACES, Generation
+from regrow.agent.keeping import Keeping, Voices
+from regrow.agent.opening import opened
+from regrow.agent.patience import begun
+from regrow.agent.reception import Reception
+from regrow.agent.seeking import Hands, Report, Seeking
+from regrow.agent.tier import Tier
+from regrow.agent.vault_line import VaultLine
+from regrow.agent.writer import NICENESS
+from regrow.core.errors import PeerError
+from regrow.core.origin import Origin
+from regrow.core.records import OriginFound, OriginPassedOver
+from regrow.core.roster import Member
+from regrow.shell import faultpoint
+from regrow.shell.journal import Journal
+from regrow.shell.parentage import die_with_parent
+from regrow.shell.vaulting import (
+    Came,
+    Deposit,
+    Deposited,
+    Finish,
+    Finished,
+    Foreseen,
+    FromAgent,
+    FromWorker,
+    Kept,
+    Opened,
+    Recall,
+    Recalled,
+    Said,
+    Seek,
+    Setting,
+    Sought,
+    ToAgent,
+    ToWorker,
+    Unknown,
+    Unusable,
+)
+
+_PROGRESS_S = 2.0
+_SOOTHED_S = 0.5
+
+T = TypeVar("T")
+
+
+def main(arguments: list[str]) -> None:
+    number, parent, memory, words = arguments
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() != int(parent):
+        return
+    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(name, signal.SIG_IGN)  # a job that is told to end still wants its last save
+    os.nice(NICENESS)
+    setting = msgspec.json.decode(words, type=Setting)
+    if setting.faults:
+        faultpoint.arm(setting.faults, Member("vault", setting.incarnation), Path(setting.run_dir))
+    line = VaultLine(socket.socket(fileno=int(number)))
+    generations = []
+    for place, pair in enumerate(memory.split(",")):
+        arena, label = map(int, pair.split(":"))
+        for fd in (arena, label):
+            os.set_inheritable(fd, False)  # writers get what they are to see, and no more
+        generations.append(Generation(place, arena, label))
+    faultpoint.faultpoint("vault-open")
+    try:
+        Vault(setting, line, generations).run()
+    except PeerError:
+        pass  # the agent is gone, or wants nothing more
+    os._exit(0)  # threads that are stuck in a store must not keep it
+
+
+class Vault:
+    """Its loop, and what the agent asks of it."""
+
+    def __init__(self, setting: Setting, agent: VaultLine, generations: list[Generation]) -> None:
+        self._setting = setting
+        self._agent = agent
+        self._journal = Journal(Path(setting.run_dir) / "journal", "vault")
+        self._selector = selectors.DefaultSelector()
+        self._posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._waker, self._woken = socket.socketpair()
+        self._seek: Seek | None = None
+        """Asked, and not begun: a save is on its way to be whole."""
+        self._finish_s: float | None = None
+        """When it was asked to."""
+        self._told_s = 0.0
+        self._is_over = False
+        self._reception = Reception(self._selector, self._post, self._heard, lambda member: self._keeping.gone(member))
+        tiers = [
+            Tier(n, place, setting.patience_s, setting.faults, self._journal, self._post, self._tell, self._freed)
+            for n, place in enumerate(setting.places)
+        ]
+        voices = Voices(
+            worker=self._reception.tell,
+            workers=self._reception.tell_all,
+            agent=self._tell,
+            has_line=self._reception.has_line,
+        )
+        self._keeping = Keeping(generations, tiers, setting.term, self._journal, self._post, voices)
+
+    # The loop
+
+    def run(self) -> None:
+        """Until all that the agent wanted is done. PeerError when the agent is gone before."""
+        for sock in (self._waker, self._woken):
+            sock.setblocking(False)
+        self._selector.register(self._woken, selectors.EVENT_READ, self._wake)
+        self._selector.register(self._agent, selectors.EVENT_READ, self._serve_agent)
+        self._open()
+        while not self._is_over or self._agent.is_behind:
+            for key, ready in self._selector.select(self._pause_s()):
+                key.data(ready)
+            self._run_posted()
+            self._keeping.soothe()
+            self._see_to_the_end()
+
+    def _pause_s(self) -> float | None:
+        """Until there is something to say to whoever waits."""
+        if self._finish_s is not None:
+            return max(0.0, self._told_s + _PROGRESS_S - time.monotonic())
+        return _SOOTHED_S if self._keeping.is_crowded else None
+
+    def _post(self, call: Callable[[], None]) -> None:
+        """From any thread."""
+        self._posted.put(call)
+        try:
+            self._waker.send(b"\0")
+        except BlockingIOError:
+            pass  # it has been woken often enough
+
+    def _wake(self, ready: int) -> None:
+        self._woken.recv(1 << 16)
+
+    def _run_posted(self) -> None:
+        while True:
+            try:
+                call = self._posted.get_nowait()
+            except Empty:
+                return
+            call()
+
+    def _ask(self, call: Callable[[], T]) -> T:
+        """What the loop answers, from another thread."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._post(run)
+        return future.result()
+
+    def _tell(self, message: ToAgent, fd: int | None = None) -> None:
+        self._agent.send(message, fd)
+        self._watch_agent()
+
+    def _watch_agent(self) -> None:
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._agent.is_behind else 0)
+        if self._selector.get_key(self._agent).events != events:
+            self._selector.modify(self._agent, events, self._serve_agent)
+
+    def _serve_agent(self, ready: int) -> None:
+        if ready & selectors.EVENT_WRITE:
+            self._agent.flush()
+            self._watch_agent()
+        if ready & selectors.EVENT_READ:
+            for payload in self._agent.received():
+                message = msgspec.json.decode(payload, type=FromAgent)
+                if isinstance(message, Finish):
+                    self._finish()
+                else:
+                    self._keeping.void("an origin is sought, since nobody is left who holds the state")
+                    self._seek = message
+                    self._freed()
+
+    def _heard(self, member: str, message: FromWorker) -> None:
+        match message:
+            case Came(unsettled=step):
+                fate = self._keeping.fate(step) if step >= 0 else None
+                self._reception.tell(member, fate or Kept(step=-1))
+            case Foreseen(arena_bytes=size_bytes):
+                self._keeping.foresee(size_bytes)
+            case Deposit():
+                self._keeping.deposit(member, message)
+            case Deposited(step=step, version=version, index=index, why=why):
+                self._keeping.deposited(member, (step, version), index, why)
+            case Recall(step=step, root=root):
+                self._recall(member, step, root)
+
+    def _recall(self, member: str, step: int, root: str) -> None:
+        for generation in self._keeping.generations:
+            label = generation.label
+            if label is not None and (label.draft.step, label.root) == (step, root):
+                fd = os.open(f"/proc/self/fd/{generation.fd}", os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    self._reception.tell(member, Recalled(draft=label.draft, root=root), fd)
+                finally:
+                    os.close(fd)
+                return
+        answer: ToWorker = Unknown(why=f"step {step} with the root {root} does not lie in this host's memory any more")
+        self._reception.tell(member, answer)
+
+    # Opening
+
+    def _open(self) -> None:
+        if self._setting.term:  # others have opened these places before: workers wait for this one
+            self._keeping.adopt()
+            self._opened(Opened(newest=(), term=self._keeping.term))
+            return
+        future = begun(lambda: opened(self._setting.places, self._setting.patience_s), "regrow-open")
+        future.add_done_callback(lambda done: self._post(lambda: self._opened(done.result())))
+
+    def _opened(self, answer: Opened | Unusable) -> None:
+        if len(self._setting.places) > PLACES:
+            answer = Unusable(why=f"{len(self._setting.places)} places are named, and at most {PLACES} can be saved to")
+        if isinstance(answer, Opened):
+            self._keeping.term = answer.term
+            self._reception.open(self._setting.address)
+        self._tell(answer)
+
+    # Seeking
+
+    def _freed(self) -> None:
+        """A save is whole, or a generation is wanted no longer."""
+        self._keeping.provide()
+        if self._seek is not None and not self._keeping.is_digesting:
+            seek, self._seek = self._seek, None
+            faultpoint.faultpoint("vault-seek", **({} if seek.step is None else {"step": seek.step}))
+            hands = Hands(
+                take=lambda size_bytes: self._ask(lambda: self._keeping.take(size_bytes)).result(),
+                drop=lambda generation, is_tainted: self._ask(lambda: self._keeping.drop(generation, is_tainted)),
+                spoil=lambda generation: self._ask(generation.erase_label),
+                passed=lambda fact: self._ask(lambda: self._passed(fact)),
+            )
+            whole = [generation for generation in self._keeping.generations if generation.label is not None]
+            setting = self._setting
+            seeking = Seeking(seek, self._keeping.term, whole, setting.places, setting.patience_s, hands)
+            begun(seeking.run, "regrow-seek").add_done_callback(lambda done: self._post(lambda: self._sought(done.result())))
+
+    def _passed(self, fact: OriginPassedOver) -> None:
+        self._journal.write(fact)
+        which = f"the state of step {fact.step}" if fact.step >= 0 else "something"
+        self._tell(Said(text=f"{which} in {fact.where} is harmed and passed over: {fact.why}"))
+
+    def _sought(self, report: Report) -> None:
+        found = report.found
+        if found is None:
+            self._tell(Sought(origin=None, mathematics={}, why=report.why))
+            return
+        draft = self._keeping.begin_from(found, report.newest_term)
+        self._journal.write(
+            OriginFound(
+                step=draft.step, root=found.root, where=found.where, size_bytes=draft.size_bytes, seconds=found.seconds
+            )
+        )
+        origin = Origin(step=draft.step, root=found.root, where=found.where)
+        self._tell(Sought(origin=origin, mathematics=draft.mathematics, why=report.why))
+
+    # The end
+
+    def _finish(self) -> None:
+        self._finish_s = self._told_s = time.monotonic()
+        self._keeping.void("the job has ended, and portions of this save have not come")
+
+    def _see_to_the_end(self) -> None:
+        if self._finish_s is None or self._is_over:
+            return
+        now_s = time.monotonic()
+        tiers = self._keeping.tiers
+        busy = [tier for tier in tiers if not tier.is_idle]
+        if not busy and not self._keeping.is_digesting:
+            self._is_over = True
+            failures = [*self._keeping.failures, *(why for tier in tiers for why in tier.failures)]
+            closings = [begun(tier.close, "regrow-close") for tier in tiers]
+            for closing in closings:
+                closing.result()  # nobody else is served any more: what retention removes goes before the end is told
+            self._tell(Finished(failures=tuple(failures)))
+        elif now_s >= self._told_s + _PROGRESS_S:
+            self._told_s = now_s
+            words = "; ".join(f"{tier.place.url}: {tier.under_way or 'not begun yet'}" for tier in busy) or "a digest"
+            self._tell(Said(text=f"saving for {now_s - self._finish_s:.0f} s: {words}", is_routine=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
