@@ -213,7 +213,8 @@ class Attendance:
                 return self._complain(version, why) + self._settle()
             case StepEntered():
                 self._free()
-                return [*self._saving.enter(self.step, self._last), *self._settle()]
+                saves = self._saving.enter(self.step, self._last)
+                return [*saves, *self._settle()] if self.task is not Task.GONE else []
             case LaneDone(lane=lane, digest=digest):
                 self._free()
                 if self._auditing is not None:
@@ -446,7 +447,7 @@ class Attendance:
             donor = resolution.donors[str(self.me)]
             return self._ask(Fetch(version=roster.version, step=resolution.step, donor=donor))
         if self.step < resolution.step:
-            self._saving.missed(self.step)
+            self._saving.missed()
             return self._commit("resolve")
         effects: list[Effect] = []
         if self._entered != roster.version:

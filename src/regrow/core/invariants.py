@@ -128,7 +128,7 @@ class Ledger:
         return found
 
     def _compared(self) -> list[Violation]:
-        """What was committed in several terms. Where one left out lanes that the other had, their states differ from there on."""
+        """What was committed in several terms. Where they had other lanes, they have other states from there on."""
         found: list[Violation] = []
         is_apart = False
         ours = sorted(self._commits.items())
