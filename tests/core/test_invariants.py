@@ -7,23 +7,34 @@ from regrow.core.records import (
     Departed,
     Fact,
     LaneComputed,
+    OriginTaken,
     RosterAdopted,
     RosterMade,
     RosterReceived,
     SeatTaken,
     StateFetched,
+    StateRecalled,
     WorkerRaised,
 )
 from regrow.core.roster import Member, Version
 
 A, B = Member("r0", 0), Member("r1", 0)
 V1, V2 = Version(1, 1), Version(1, 2)
+AGAIN = Version(2, 1)
 HALVES = ((Node(0, 1),), (Node(1, 2),))
 
 
-def made(version: Version, *members: Member, floor: int = 0) -> RosterMade:
+def made(version: Version, *members: Member, floor: int = 0, origin: int | None = None, shrinks: bool = False) -> RosterMade:
     seats = tuple(SeatTaken(member=m, founder=True, lanes=()) for m in members)
-    return RosterMade(version=version, cause="", why="", floor=floor, seats=seats)
+    return RosterMade(version=version, cause="", why="", floor=floor, seats=seats, origin=origin, shrinks=shrinks)
+
+
+def taken(version: Version, step: int = 0, differences: tuple[str, ...] = ()) -> OriginTaken:
+    return OriginTaken(version=version, step=step, root="s", where="memory", reached=1, differences=differences)
+
+
+def recalled(version: Version, step: int = 0, root: str = "s") -> StateRecalled:
+    return StateRecalled(version=version, step=step, digest=root, size_bytes=0, seconds=0.0)
 
 
 def committed(step: int = 0, attempt: Version = V1, digest: int = 1, holdings=HALVES) -> Committed:
@@ -89,6 +100,48 @@ def test_steps_that_do_not_follow() -> None:
 
 def test_a_roster_that_nobody_can_testify_for() -> None:
     assert broken(("coordinator", made(V1, A)), ("coordinator", made(V2, B))) == ["testimony"]
+
+
+def test_a_job_that_is_founded_again_says_so() -> None:
+    rosters = ("coordinator", made(V1, A)), ("coordinator", made(AGAIN, B, origin=4))
+    assert broken(*rosters) == ["testimony"]
+    assert not broken(rosters[0], ("coordinator", taken(AGAIN, 4)), rosters[1])
+    assert broken(("coordinator", taken(V1, 4)), *rosters) == ["testimony"], "that was said of another roster"
+
+
+def test_a_saved_state_that_the_job_did_not_take() -> None:
+    assert broken(("r0.0", recalled(AGAIN, 4))) == ["testimony"]
+    assert broken(("coordinator", taken(AGAIN, 4)), ("r0.0", recalled(AGAIN, 4, root="another"))) == ["testimony"]
+    assert not broken(("coordinator", taken(AGAIN, 4)), ("r0.0", recalled(AGAIN, 4)), ("r0.0", committed(4)))
+
+
+def both(*between: tuple[str, Fact], digest: int = 1, later: int = 1) -> list[str]:
+    """Two steps, committed in two terms; the second time step 0 with this digest, step 1 with another one."""
+    first = [("r0.0", committed(0)), ("r0.0", committed(1))]
+    again = [("r1.0", committed(0, AGAIN, digest)), ("r1.0", committed(1, AGAIN, later))]
+    return broken(*first, *between, *again)
+
+
+def test_a_step_that_is_computed_again_comes_out_the_same() -> None:
+    again = ("coordinator", taken(AGAIN))
+    assert both() == ["one-gradient", "one-gradient"], "nothing was taken in between"
+    assert not both(again)
+    assert both(("coordinator", taken(AGAIN, 1))) == ["one-gradient"], "step 0 was not to be computed again"
+    assert both(again, later=2) == ["same-again"]
+    assert not both(("coordinator", taken(AGAIN, differences=("lr",))), digest=2, later=2)
+
+
+def test_where_other_lanes_were_left_out_what_follows_is_another_state() -> None:
+    half = (((Node(0, 1),),), ((Node(0, 1),), (Node(1, 2),)))
+    rosters = [("coordinator", made(version, A, B, shrinks=True)) for version in (V1, AGAIN)]
+    work = [(f"r{lane}.0", computed(step, lane)) for step in (0, 1) for lane in (0, 1)]
+    commits = [
+        ("r0.0", committed(0, V1, 5, half[0])),
+        ("r0.0", committed(1)),
+        ("r1.0", committed(0, AGAIN)),
+        ("r1.0", committed(1, AGAIN, 2)),
+    ]
+    assert not broken(rosters[0], ("coordinator", taken(AGAIN)), rosters[1], *work, *commits)
 
 
 def test_an_end_that_differs() -> None:

@@ -96,6 +96,7 @@ from regrow.core.messages import (
     Released,
     StatelessFound,
 )
+from regrow.core.origin import Origin
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 from regrow.core.saves import Urgency
@@ -166,6 +167,8 @@ class Attendance:
         """A lane computed here in this step, digested for the listeners."""
         self._lanes = lanes
         self._initial = initial
+        self._origin: Origin | None = None
+        """What this founder loads, or has loaded; None when it built what the job begins from, or is none."""
         self._last = steps
         self._formed = NO_VERSION
         self._attempt = NO_VERSION
@@ -213,7 +216,8 @@ class Attendance:
                 return self._complain(version, why) + self._settle()
             case StepEntered():
                 self._free()
-                return [*self._saving.enter(self.step, self._last), *self._settle()]
+                saves = self._saving.enter(self.step, self._last)
+                return [*saves, *self._settle()] if self.task is not Task.GONE else []
             case LaneDone(lane=lane, digest=digest):
                 self._free()
                 if self._auditing is not None:
@@ -310,8 +314,9 @@ class Attendance:
                 Abort(below=roster.version),
                 Leave(why=f"roster {roster.version} goes on without {self.me}", fault="evicted"),
             ]
-        if seat.founder and roster.origin is None:
-            self.holds_state = True
+        if seat.founder and not self.holds_state:
+            self._origin = roster.origin or self._origin
+            self.holds_state = self._origin is None
         hush: list[Effect] = [Hush()] if self.listening is not None else []
         self.listening = self._overflowed = None
         return [Abort(below=roster.version), *hush, Form(roster=roster)]
@@ -367,8 +372,8 @@ class Attendance:
         if self._resolution is None or self._resolution.version != self.roster.version:
             if self.roster.base is not None:
                 return []  # nobody resolves a planned roster
-            if self._is_to_recall(self.roster) and self.roster.origin is not None:
-                return self._ask(Recall(version=self.roster.version, origin=self.roster.origin))
+            if self._origin is not None and not self.holds_state:
+                return self._ask(Recall(version=self.roster.version, origin=self._origin))
             return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
         return self._go_on(self.roster, self._resolution)
 
@@ -378,15 +383,10 @@ class Attendance:
         told = Released(member=self.me, version=self.acting.version, step=self.step)
         return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
 
-    def _is_to_recall(self, roster: Roster) -> bool:
-        """A founder of a job that begins from a saved state."""
-        seat = roster.seat(self.me)
-        return not self.holds_state and seat is not None and seat.founder
-
     def _recalled(self) -> list[Effect]:
         # Whatever the newest roster is by now: while a founder had not loaded the origin nobody could go past it.
-        if self.roster is not None and self.roster.origin is not None and self.task is not Task.GONE:
-            self.holds_state, self.step, self._initial = True, self.roster.origin.step, ()
+        if self._origin is not None and self.task is not Task.GONE:
+            self.holds_state, self.step, self._initial = True, self._origin.step, ()
         return self._settle()
 
     def _ask(self, work: Exchange | Fetch | Serve | Recall | Load | Reduce | Bound) -> list[Effect]:
@@ -446,7 +446,7 @@ class Attendance:
             donor = resolution.donors[str(self.me)]
             return self._ask(Fetch(version=roster.version, step=resolution.step, donor=donor))
         if self.step < resolution.step:
-            self._saving.missed(self.step)
+            self._saving.missed()
             return self._commit("resolve")
         effects: list[Effect] = []
         if self._entered != roster.version:

@@ -7,7 +7,8 @@ after every event and real journals afterwards. docs/invariants.md explains each
 - each-lane-once   the holdings of a commit list each lane exactly once, each computed by the member that held it
 - versions-grow    rosters are made, received and adopted in growing order
 - steps-go-on      a member's commits follow one another; nobody starts behind the job
-- testimony        every roster keeps a member of the one before, or is founded from a saved state under a new term
+- testimony        every roster keeps a member of the one before, or is founded from a saved state under a new term, which
+                   is said; and no other saved state is begun from
 - same-again       a step that is computed again after such a founding has the result that it had before
 - own-fault        no process ends because of another's fault
 - one-end          members that saw the end hold the same state, at the same step
@@ -90,7 +91,9 @@ class Ledger:
             case OriginTaken():
                 self._taken.append(fact)
                 self._data_from = fact.data_from
-            case StateFetched(step=step) | SnapshotLoaded(step=step) | StateRecalled(step=step):
+            case StateRecalled():
+                return self._recalled(who, fact)
+            case StateFetched(step=step) | SnapshotLoaded(step=step):
                 self._life(who).next_step = step
             case LaneComputed():
                 return self._computed(who, fact)
@@ -125,17 +128,20 @@ class Ledger:
         return found
 
     def _compared(self) -> list[Violation]:
-        """What was committed in several terms."""
+        """What was committed in several terms. Where they had other lanes, they have other states from there on."""
         found: list[Violation] = []
+        is_apart = False
         ours = sorted(self._commits.items())
         for ((step, term), (who, before)), ((later_step, later), (other, after)) in pairwise(ours):
             if step != later_step:
                 continue
             story = ((who, before), (other, after))
-            if not any(term < taken.version.term <= later and taken.step <= step for taken in self._taken):
+            between = [taken for taken in self._taken if term < taken.version.term <= later and taken.step <= step]
+            is_apart |= _lanes_of(before) != _lanes_of(after) or any(taken.differences for taken in between)
+            if not between:
                 what = f"step {step} was committed in term {term} and in term {later}, and no saved state was taken between"
                 found.append(_broken("one-gradient", what, *story))
-            elif before.digest != after.digest and _lanes_of(before) == _lanes_of(after):
+            elif before.digest != after.digest and not is_apart:
                 found.append(_broken("same-again", f"step {step} came out otherwise when it was computed again", *story))
         return found
 
@@ -152,8 +158,9 @@ class Ledger:
         if made.version <= last.version:
             what = f"roster {made.version} was made after {last.version}"
             return [_broken("versions-grow", what, (who, last), (who, made))]
-        if made.origin is not None and made.version.term > last.version.term:
-            return []  # nobody is left who could; what it goes back to is said by an OriginTaken
+        is_said = any(last.version < taken.version <= made.version for taken in self._taken)
+        if made.origin is not None and (is_said or "coordinator" in self.incomplete):
+            return []  # nobody is left who could, and it is said what the job goes back to
         # Whether a planned roster was entered by anybody is not known: those of its base can testify as well.
         base = self._rosters.get(last.base) if last.base is not None else None
         before = {seat.member for roster in (last, base) if roster is not None for seat in roster.seats}
@@ -172,6 +179,13 @@ class Ledger:
             what = f"{who} goes on at step {fact.step}, but the job had reached {roster.floor}"
             return [_broken("steps-go-on", what, (who, roster), (who, fact))]
         return []
+
+    def _recalled(self, who: str, fact: StateRecalled) -> list[Violation]:
+        self._life(who).next_step = fact.step
+        if "coordinator" in self.incomplete or any((t.step, t.root) == (fact.step, fact.digest) for t in self._taken):
+            return []
+        what = f"{who} begins from a saved state of step {fact.step}, and the job took none such"
+        return [_broken("testimony", what, (who, fact))]
 
     def _computed(self, who: str, fact: LaneComputed) -> list[Violation]:
         self._life(who).computed[(fact.step, fact.lane)] = fact

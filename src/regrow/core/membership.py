@@ -170,6 +170,8 @@ class Membership:
         self._stopping = saved.stopping if saved else False
         self._ending = saved.ending if saved else False
         self._left_well = False
+        self._reached = 0
+        """Every step below this one is committed, by where the dead were seen last; for people."""
         self._failed_late: list[str] = []
         """Who died after its last step, and how."""
         self._struck_late = True
@@ -323,7 +325,9 @@ class Membership:
         if not self._config.keeps:
             why = "the job keeps no state: start it with `regrow run --checkpoint URL`"
             return [WishTold(wish=wish, state="refused", why=why, ticket=ticket)]
-        sends = [Send(member=member, message=SaveState()) for member in self._present]
+        # Nobody without a seat: a wish is kept until a boundary decides a save, and theirs would come long after this one.
+        asked = [member for member in self._present if self.roster is None or self._sits(member)]
+        sends = [Send(member=member, message=SaveState()) for member in asked]
         return [WishTold(wish=wish, state="granted", ticket=ticket), *sends]
 
     def _dismiss(self, member: Member, presence: _Presence, within_s: float) -> list[MembershipEffect]:
@@ -433,20 +437,22 @@ class Membership:
         was_left_out = self.roster is not None and seat is None and join.seen != NO_VERSION
         if member in self._gone or was_left_out or self._lives.get(member.replica) != member.incarnation:
             return [Send(member=member, message=Refuse(why=f"the job goes on without {member}", is_lost=False))]
+        asks: list[MembershipEffect] = []
         if join.seen.term > self._term:
             self._term = join.seen.term + 1
+            asks = self._seek()  # the term names the question
         if self._contract is None:
             self._contract, self._lanes = join.contract, join.lanes
             self._skips.update(join.skips)
         difference = self._contract.difference(join.contract)
         if difference is not None:
-            return self._refuse(member, difference)
+            return asks + self._refuse(member, difference)
         if member not in self._present:
             founder = seat.founder if seat else False
             self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
         self._enter(member, self._present[member], join.entered)
         self._present[member].told = NO_VERSION  # it may have been lost, or the answer to it
-        effects: list[MembershipEffect] = []
+        effects = asks
         if self._stopping:
             effects.append(Send(member=member, message=Stop()))
         if seat is not None and self.roster is not None:
@@ -505,7 +511,11 @@ class Membership:
         was_given_up = member in self._gone
         self._dead.add(member)
         self._gone.add(member)
-        if self.roster is None and member not in self._joined and (died.clean or died.never_joined):
+        if died.place is not None and died.place.step is not None:
+            self._reached = max(self._reached, died.place.step)
+        # A job that is being founded again has run: such an end may be old news, told again to a coordinator that came back.
+        is_new = self.roster is None and self._founding.reached is None
+        if is_new and member not in self._joined and (died.clean or died.never_joined):
             return self._end("failed", self._strange_end(died))
         presence = self._present.pop(member, None)
         is_seated = self._sits(member) and not (presence is not None and presence.is_released)
@@ -597,16 +607,6 @@ class Membership:
                 "failed", f"{why}, and the job needs {needed}: mend the cause, or lower --min-replicas"
             )
         return [*effects, self._persist(), *self._found(f"lost-{replica}")]
-
-    def _revive(self) -> list[MembershipEffect]:
-        """Those that died while nobody was replaced any more."""
-        effects: list[MembershipEffect] = []
-        for replica in self.staff.runs:
-            member = Member(replica, self._lives[replica])
-            if member in self._dead and not self._over:
-                how = "died after its last step, and the state went with it"
-                effects += self._restart(Died(now=self._now_s, member=member, how=how, clean=False))
-        return effects
 
     def _hopeless(self) -> bool:
         """A script that raised before any state existed, with nobody else to show that it can run."""
@@ -710,11 +710,14 @@ class Membership:
 
     def _found(self, cause: str) -> list[MembershipEffect]:
         """The first roster, once everyone who can still come is there."""
-        if self.roster is not None or len(self._present) + len(self.staff.lost) < len(self.staff.places):
+        staff = self.staff
+        if self.roster is not None or len(self._present) + len(staff.lost) + len(staff.retired) < len(staff.places):
             return []
         if self._founding.seeks or self._gone - self._dead:
             return []  # whoever is not proven dead may yet hold more than the origin
-        awaited = {replica for replica in self.staff.places if replica not in self.staff.lost}
+        # Before everybody was lost one may have left for good whose relief was still on its way.
+        self.staff = staff.cast(frozenset(staff.runs))
+        awaited = set(self.staff.places) & set(staff.runs)
         founders = {member: presence for member, presence in self._present.items() if member.replica in awaited}
         if {member.replica for member in founders} != awaited or not awaited:
             return []
@@ -729,18 +732,17 @@ class Membership:
             return self._end(
                 "failed", f"cannot resume from step {origin.step} ({origin.where}): {'; '.join(others)}. {_REMEDY}"
             )
-        reached, self._floor = self._founding.reached, origin.step
-        effects = self._make(
-            set(founders), cause, f"every replica is ready to go on from step {origin.step}, {origin.where}"
-        )
+        reached, self._floor = self._founding.reached or 0, origin.step
+        # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
         founded = Founded(
-            version=self.version,
+            version=Version(self._term, self._n + 1),
             origin=origin,
-            reached=origin.step if reached is None else reached,
+            reached=max(reached, origin.step),
             differences=others,
             data_from=data_from(self._contract.terms),
         )
-        return [*effects, founded]
+        why = f"every replica is ready to go on from step {origin.step}, {origin.where}"
+        return [founded, *self._make(set(founders), cause, why)]
 
     def _stateless(self, why: str) -> list[MembershipEffect]:
         """The members have testified that none of them holds the state, and leave."""
@@ -758,18 +760,30 @@ class Membership:
 
     def _refound(self, why: str) -> list[MembershipEffect]:
         """Nobody is left who could testify, and the vault holds what was saved: begin again from there."""
-        reached = self._floor
+        reached = max(self._floor, self._reached)
         self._founding = Founding(seeks=True, reached=reached)
         self._term, self._n = self._term + 1, 0
         self.roster = self._base = None
         self._awaited = set()
         self._complained_s = self._parted_s = None
-        self._ending = False
-        self._failed_late = []
+        parted = sorted(member for member, presence in self._present.items() if presence.is_released)
+        self._gone.update(parted)
+        for member in parted:
+            del self._present[member]
         for presence in self._present.values():
             presence.told = presence.entered = NO_VERSION
             presence.has_caught_up, presence.overflowed, presence.founder = False, "", False
-        return [self._persist(), Unfounded(reached=reached, why=why), *self._seek()]
+        kills = [Kill(member=member, why="it has handed over") for member in parted]
+        return [self._persist(), Unfounded(reached=reached, why=why), *self._seek(), *kills]
+
+    def _refound_all(self, why: str) -> list[MembershipEffect]:
+        """The same at the job's end, since when nobody was replaced."""
+        self._ending, self._failed_late = False, []
+        effects = self._refound(why)
+        for member in [Member(*life) for life in self._lives.items()]:
+            if member in self._dead and not self._over:
+                effects += self._restart(Died(now=self._now_s, member=member, how="was lost", clean=False))
+        return effects
 
     def _admit(self, cause: str) -> list[MembershipEffect]:
         """Once the current roster was entered by all its members: what was wished and holds by now, and the next change."""
@@ -983,7 +997,7 @@ class Membership:
             return self._end("failed", self._halt.why)
         lost = "every member was lost between the last step and the end"
         if not self._left_well and self._struck_late and self._refounds:
-            return self._refound(lost) + self._revive()
+            return self._refound_all(lost)
         if self._failed_late:
             return self._end("failed", "; ".join(self._failed_late))
         if not self._left_well:
@@ -999,7 +1013,8 @@ class Membership:
         """Whoever turns out to live after all finds a successor that knows of no end."""
         self._over = True
         why = f"`regrow run` is gone, and no replica was heard for {self._config.lease_s:g} s"
-        return [End(outcome="state-lost" if self.roster else "failed", why=why, first=self._raises.first)]
+        had_state = self.roster is not None or self._founding.reached is not None
+        return [End(outcome="state-lost" if had_state else "failed", why=why, first=self._raises.first)]
 
 
 _REMEDY = "Give what it was saved with, or --new-mathematics: training then goes on, and is no longer that of the same job"

@@ -46,10 +46,10 @@ class Saving:
         else:
             self.wish(verdict.save)
 
-    def missed(self, step: int) -> None:
-        """This step was committed without its verdict, which may have decided a save: others wait for a portion in vain."""
-        if self._every is not None and is_due(step + 1, self._every):
-            self.wish(Urgency.DUE)
+    def missed(self) -> None:
+        """A step was committed without its verdict. That may have decided a save, due or wished by others, who have dropped
+        their wish and wait for this member's portion in vain."""
+        self.wish(Urgency.DUE)
 
     def enter(self, step: int, last: int) -> list[Save]:
         """What to copy of the state of this step."""

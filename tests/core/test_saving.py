@@ -1,0 +1,151 @@
+"""A member's part in saves: what it wishes, what a verdict decides, what it copies."""
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+from test_attendance import DIGEST, V1, V2, A, B, Story, roster, row, stated
+
+from regrow.core.attendance import Task
+from regrow.core.boundary import Pass, Row, verdict
+from regrow.core.effects import Bound, Commit, Leave, Save, Tell
+from regrow.core.events import Bounded, Broken, Exchanged, Formed, LaneDone, Reduced, RosterPushed, SaveWished, StepEntered
+from regrow.core.messages import Left
+from regrow.core.roster import Version
+from regrow.core.saves import Urgency, is_due, takes
+from regrow.core.saving import Saving
+
+ROSTER = roster(V1, A, B)
+
+
+def saved(step: int, urgency: Urgency = Urgency.DUE, version: Version = V1) -> Save:
+    return Save(step=step, version=version, members=(A, B), urgency=urgency)
+
+
+def passing(save: Urgency, switch: Version | None = None) -> Pass:
+    return Pass(stop=False, switch=switch, save=save)
+
+
+@given(st.sampled_from(Urgency), st.booleans())
+def test_a_wish_survives_the_wire(save: Urgency, stop: bool) -> None:
+    said = Row(version=V1, step=3, digest=7, stop=stop, save=save)
+    assert Row.unpack(said.pack()) == said
+
+
+@given(st.lists(st.sampled_from(Urgency), min_size=2, max_size=2))
+def test_the_highest_wish_of_all_counts(wishes: list[Urgency]) -> None:
+    rows = [msgspec.structs.replace(row(V1, 0), save=wish) for wish in wishes]
+    assert verdict(ROSTER, rows) == Pass(stop=False, save=max(wishes))
+
+
+def test_intervals_say_when_a_save_is_due() -> None:
+    assert [step for step in range(13) if is_due(step, (4, 6))] == [4, 6, 8, 12]
+    assert not any(is_due(step, ()) for step in range(13))
+    assert takes(9, 4, 4, Urgency.DUE), "one that came late is taken in place of the one that was due"
+    assert not takes(9, 4, 8, Urgency.DUE) and takes(9, 4, 8, Urgency.ASKED) and not takes(8, 4, 8, Urgency.LAST)
+
+
+def test_a_member_wishes_what_is_due_after_the_step() -> None:
+    saving = Saving((3,))
+    assert [step for step in range(9) if saving.stated(step, last=20)] == [2, 5, 8]
+    assert saving.stated(2, last=3) is Urgency.NONE, "the last one is saved at the farewell"
+    assert saving.stated_last is Urgency.LAST
+
+
+def test_without_a_vault_nobody_wishes_anything() -> None:
+    saving = Saving(None)
+    saving.wish(Urgency.ASKED)
+    saving.missed()
+    assert saving.stated(2, last=20) is saving.stated_last is Urgency.NONE
+
+
+def test_a_wish_is_kept_until_a_verdict_decides_a_save() -> None:
+    saving = Saving(())
+    saving.wish(Urgency.ASKED)
+    saving.wish(Urgency.DUE)
+    saving.decide(ROSTER, passing(Urgency.NONE))
+    assert saving.stated(0, 20) is Urgency.ASKED and saving.enter(1, 20) == []
+    saving.decide(ROSTER, passing(Urgency.ASKED))
+    assert saving.stated(1, 20) is Urgency.NONE
+    assert saving.enter(2, 20) == [saved(2, Urgency.ASKED)] and saving.enter(3, 20) == []
+
+
+def test_where_members_part_nothing_is_saved_and_the_wish_is_everybodys() -> None:
+    saving = Saving(())
+    saving.decide(ROSTER, passing(Urgency.ASKED, switch=V2))
+    assert saving.enter(1, 20) == [] and saving.stated(1, 20) is Urgency.ASKED
+
+
+def test_past_the_last_step_nothing_is_copied_twice() -> None:
+    saving = Saving((1,))
+    saving.decide(ROSTER, passing(Urgency.DUE))
+    assert saving.enter(5, last=5) == [], "the farewell saves that one"
+
+
+def keeping(steps: int = 4, every: tuple[int, ...] = (1,)) -> Story:
+    story = Story(steps=steps)
+    story.member = type(story.member)(A, lanes=4, steps=steps, saves=every)
+    return story
+
+
+def wished(step: int, save: Urgency, version: Version = V1, **more: bool) -> Row:
+    return msgspec.structs.replace(row(version, step, **more), save=save)
+
+
+def decided(story: Story, save: Urgency = Urgency.DUE, **more: bool) -> None:
+    """The boundary of step 0 is passed."""
+    story.hears(Bounded(version=V1, rows=(wished(0, save), wished(0, Urgency.NONE, **more))))
+
+
+def test_a_portion_is_copied_when_the_next_step_is_entered() -> None:
+    story = keeping().reduced()
+    (bound,) = story.last
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
+    decided(story)
+    assert all(isinstance(effect, Commit) for effect in story.last), "before the optimizer's step there is nothing to copy"
+    assert story.hears(StepEntered())[0] == saved(1)
+
+
+def test_a_portion_is_that_of_the_roster_that_decided_it_whatever_comes_meanwhile() -> None:
+    story = keeping().reduced()
+    decided(story)
+    story.hears(RosterPushed(roster=roster(V2, A)))
+    assert story.hears(StepEntered()) == [saved(1)]
+
+
+def test_whoever_is_no_member_any_more_copies_nothing() -> None:
+    story = keeping().reduced()
+    decided(story)
+    story.hears(RosterPushed(roster=roster(V2, B)))
+    assert story.hears(StepEntered()) == []
+
+
+def test_a_stop_is_saved_once_at_the_farewell() -> None:
+    story = keeping().reduced()
+    decided(story, stop=True)
+    story.hears(StepEntered())
+    assert not any(isinstance(effect, Save) for effect in story.last)
+    bound = story.last[-1]
+    assert isinstance(bound, Bound) and bound.farewell and bound.row.save is Urgency.LAST
+    left, save, leave = story.hears(Bounded(version=V1, rows=(bound.row, bound.row)))
+    assert isinstance(left, Tell) and isinstance(left.message, Left) and isinstance(leave, Leave)
+    assert save == saved(1, Urgency.LAST)
+
+
+def test_whoever_missed_a_verdict_wishes_a_save() -> None:
+    """It may have decided one, though no interval says so: the others wait for a portion that never comes."""
+    story = keeping(every=()).reduced()
+    story.hears(RosterPushed(roster=roster(V2, A, B)), Broken(version=V1, why=""), Formed(version=V2))
+    table = (stated(A, attempt=V1, complete=True, digest=DIGEST, last=4), stated(B, step=1, last=4))
+    *_, commit = story.hears(Exchanged(version=V2, table=table))
+    assert isinstance(commit, Commit) and commit.by == "resolve"
+    story.hears(StepEntered(), LaneDone(lane=0), LaneDone(lane=1), Reduced(version=V2, digest=DIGEST))
+    (bound,) = story.last
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
+    assert story.member.task is Task.BUSY
+
+
+def test_a_void_save_is_wished_again_at_the_next_boundary() -> None:
+    story = keeping(every=()).seated()
+    story.hears(SaveWished(urgency=Urgency.DUE), LaneDone(lane=0), LaneDone(lane=1))
+    (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
