@@ -52,8 +52,8 @@ class Keeping:
         """Under which saves are made from now on."""
         self._saved_term = 0
         """The newest under which anything was made."""
-        self.failures: list[str] = []
-        """Last saves that are void."""
+        self._lost: dict[int, str] = {}
+        """Last saves that are void, and why, by their steps."""
         self._journal = journal
         self._post = post
         self._voices = voices
@@ -85,6 +85,10 @@ class Keeping:
         busy = [f"{tier.place.url} takes its time: {tier.under_way}" for tier in self.tiers if tier.under_way]
         for member in sorted(gathering.borrowers):
             self._voices.worker(member, Waits(why="; ".join(busy) or "memory is made ready"), None)
+
+    @property
+    def failures(self) -> list[str]:
+        return [f"the last state (step {step}) is not saved: {why}" for step, why in self._lost.items()]
 
     @property
     def is_digesting(self) -> bool:
@@ -171,7 +175,7 @@ class Keeping:
             gathering.generation.is_tainted |= bool(gathering.loans)
         self._journal.write(SaveVoided(step=step, why=why))
         if gathering.is_last:
-            self.failures.append(f"the last state (step {step}) is not saved: {why}")
+            self._lost[step] = why
         self._voices.workers(Void(step=step, why=why))
         self.provide()
 
@@ -253,6 +257,7 @@ class Keeping:
         self.label(generation, draft, root, tuple(tier.number for tier in takers))
         faultpoint("vault-kept", step=step)
         seconds = time.monotonic() - gathering.begun_s
+        self._lost = {lost: why for lost, why in self._lost.items() if lost > step}
         self._journal.write(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
         self._voices.workers(Kept(step=step))
         for tier in takers:

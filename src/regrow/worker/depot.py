@@ -101,6 +101,8 @@ class Depot:
         """Guards what follows."""
         self._unsettled: Save | None = None
         """The newest save of which this worker gave its portion, or was to, and has not heard what became of it."""
+        self._is_kept = False
+        """The last one that was settled is whole."""
         self._lent: tuple[_Key, Mapping] | None = None
         self._lacking: deque[Lacking] = deque()
         self._answer: tuple[Recalled, int] | Unknown | None = None
@@ -200,6 +202,9 @@ class Depot:
     def _save_last(self, work: Save, layout: _Layout) -> None:
         """Returns once it is whole, whoever of the others is left; or when there is no vault any more."""
         while (number := self._line.wait(_AWAY_S)) > 0:
+            with self._changed:
+                self._unsettled, self._lent, self._is_kept = work, None, False
+                self._lacking.clear()
             mine = self._copy(work, layout, work.members.index(self._me))
             mine.done(carried_out(mine))
             while self._is_open(work, number):
@@ -209,10 +214,8 @@ class Depot:
                 if lacking is not None:
                     other = self._copy(work, layout, lacking.index)
                     other.done(carried_out(other))
-            with self._changed:
-                if self._unsettled is None:
-                    return
-                self._unsettled, self._lent = work, None
+            if self._is_kept:
+                return
         print(f"regrow: no vault has come for {_AWAY_S:g} s: the last state is not saved", file=sys.stderr, flush=True)
 
     def _is_open(self, work: Save, number: int) -> bool:
@@ -309,9 +312,9 @@ class Depot:
                     assert fd is not None, "an arena comes with its descriptor"
                     self._lent = ((step, version), self._mappings.of(fd, size_bytes, _MAPPINGS))
                 case Kept(step=step) if work is not None and step >= work.step:
-                    self._unsettled = None
+                    self._unsettled, self._is_kept = None, True
                 case Void(step=step) if work is not None and step == work.step:
-                    self._unsettled, void = None, work
+                    self._unsettled, self._is_kept, void = None, False, work
                 case Waits(why=why):
                     self._why_waiting = why
                 case Lacking() if work is not None and (message.step, message.version) == (work.step, work.version):
