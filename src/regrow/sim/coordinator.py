@@ -12,6 +12,7 @@ from regrow.core.membership import Membership
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import (
     End,
+    Founded,
     Granted,
     Kill,
     Lost,
@@ -20,12 +21,24 @@ from regrow.core.membership_effects import (
     Persist,
     Poisoned,
     Saved,
+    Seek,
     Send,
     Spared,
     Start,
+    Unfounded,
     WishTold,
 )
-from regrow.core.membership_events import AgentCame, AgentGone, Died, Heard, MembershipEvent, Opened, Ticked, WishCame
+from regrow.core.membership_events import (
+    AgentCame,
+    AgentGone,
+    Died,
+    Heard,
+    MembershipEvent,
+    Opened,
+    OriginCame,
+    Ticked,
+    WishCame,
+)
 from regrow.core.messages import Beat, FromMember
 from regrow.core.open_orders import OpenOrders
 from regrow.core.records import JobEnded, ReplicaLost, RestartPlanned, WishNoted
@@ -43,6 +56,8 @@ class Coordinator:
         self._machine: Membership | None = None
         self._saved: Saved | None = None
         self._orders = OpenOrders()
+        self.sought: Seek | None = None
+        """Not answered yet."""
         self.up = False
         self.life = 0
         """Raised with every start and every crash."""
@@ -58,7 +73,7 @@ class Coordinator:
         self.life += 1
         self._world.story.note("coordinator", f"starts, life {self.life}")
         self._machine = self._world.rules.membership(self._config, self._saved)
-        self._orders = OpenOrders()
+        self._orders, self.sought = OpenOrders(), None
         self.take(Opened(now=self._world.timeline.now))
         self.take(AgentGone(now=self._world.timeline.now))
         self._tick(self.life)
@@ -92,6 +107,13 @@ class Coordinator:
         self.take(AgentCame(now=self._world.timeline.now))
         for order in self._orders.open():
             self._world.agent.order(order)
+        if self.sought is not None:
+            self._world.agent.order(self.sought)
+
+    def found(self, came: OriginCame) -> None:
+        if self.sought is not None and self.sought.number == came.number:
+            self.sought = None
+        self.take(came)
 
     def agent_gone(self) -> None:
         self.take(AgentGone(now=self._world.timeline.now))
@@ -139,6 +161,13 @@ class Coordinator:
             case Start() | Kill():
                 self._orders.give(effect)
                 world.agent.order(effect)
+            case Seek():
+                self.sought = effect
+                world.agent.order(effect)
+            case Unfounded():
+                world.sights.unfounded(effect)
+            case Founded():
+                world.custody.founded(effect)
             case Granted(member=member, restart=restart, why=why):
                 fact = RestartPlanned(member=member, why=why, **msgspec.structs.asdict(restart))
                 world.referee.fact("coordinator", fact)

@@ -65,13 +65,17 @@ _GRADE_POINTS = tuple(grade.name for grade in GRADES)
 """A joiner that has got so far, or one that is about to leave, does anything at all."""
 _COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
 _WISHES = ("scale", "scale", "leave", "migrate", "dismiss")
+_MISHAPS = {"kill-all": 8, "kill-vault": 5, "save": 5, "lose-agent": 1, "kill": 4}
+_SAVE_POINTS = ("", "Save", "Save", "SaveWished", "Commit", "StepEntered", "Bounded", "Exchange", "Leave")
+_FOUNDING_POINTS = ("Unfounded", "Seek", "OriginCame", "Founded", "Recall", "Recalled")
+"""What strikes jobs with a vault, and where."""
 _AT_JOINERS = {
     "kill-donor": (Grade.LOADS,),
     "lag": (Grade.LOADS, Grade.REPLAYS, Grade.AUDITS),
     "other-bits": (Grade.WAITS, Grade.LOADS, Grade.AUDITS),
 }
 """What strikes joiners alone, and at which grades."""
-KINDS = (*_KINDS, *dict.fromkeys(_WISHES))
+KINDS = tuple(dict.fromkeys((*_KINDS, *_WISHES, *_MISHAPS)))
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
 
 
@@ -111,6 +115,28 @@ def wishes(chance: Chance, most: int) -> tuple[Fault, ...]:
     if chance.happens(0.3):
         asked.append(Fault(kind="crash-coordinator", point="WishTold", nth=chance.whole(1, 2), at_self=False))
     return tuple(asked)
+
+
+def mishaps(chance: Chance, most: int) -> tuple[Fault, ...]:
+    """What befalls saves, and those who are to begin again from one."""
+    bag = [kind for kind, weight in _MISHAPS.items() for _ in range(weight)]
+    planned = [_mishap(chance, chance.one_of(bag)) for _ in range(chance.whole(0, most))]
+    if any(fault.kind == "kill-all" for fault in planned):
+        planned += [_aftermath(chance) for _ in range(chance.whole(0, 2))]
+    return tuple(planned)
+
+
+def _mishap(chance: Chance, kind: str) -> Fault:
+    point = chance.one_of(_SAVE_POINTS)
+    most = 400 if point == "" else 25
+    return Fault(kind=kind, point=point, nth=1 + int(chance.draw() * most), at_self=chance.happens(0.6))
+
+
+def _aftermath(chance: Chance) -> Fault:
+    """In the middle of the founding that follows."""
+    kind = chance.one_of(("crash-coordinator", "crash-coordinator", "kill-all", "kill-vault", "crash-repeatedly", "kill"))
+    point = chance.one_of(_FOUNDING_POINTS)
+    return Fault(kind=kind, point=point, nth=chance.whole(1, 2), at_self=chance.happens(0.5))
 
 
 class Faults:
@@ -171,11 +197,24 @@ class Faults:
                 world.agent.stop()
             case "scale":
                 self._wish(Wish(kind="scale", replicas=chance.whole(0, 7)))
+            case "save":
+                self._wish(Wish(kind="save"))
+            case "kill-vault":
+                world.vault.kill(span_s / 4)
+            case "kill-all":
+                self._kill_all()
+                if chance.happens(0.4):
+                    world.timeline.after(chance.between(0.1, span_s), None, self._kill_all)
             case "leave" | "migrate":
                 replicas = sorted({member.replica for member in world.agent.processes}) or ["r0"]
                 self._wish(Wish(kind=fault.kind, replica=chance.one_of(replicas)))
             case _ if process is not None:
                 self._hit(fault.kind, process, living, span_s)
+
+    def _kill_all(self) -> None:
+        self._world.sights.all_killed()
+        for process in [p for p in self._world.agent.processes.values() if p.alive]:
+            self._kill(process)
 
     def _wish(self, wish: Wish) -> None:
         """Heard once the coordinator has done all that it has just decided."""

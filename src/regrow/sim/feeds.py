@@ -101,7 +101,7 @@ class Feeds:
         (step, state) = offers.pop()
         donors = tuple(line.peer.member for line in lines)
         fact = SnapshotLoaded(listener=effect.listener, step=step, donors=donors, size_bytes=8, digest=str(state))
-        process.load(state, step, fact)
+        process.load(state, step, fact, lines[0].peer.line)
         process.answer(Loaded(listener=effect.listener))
 
     def donors(self, process: "Process") -> list["Process"]:

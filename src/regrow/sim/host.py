@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from regrow.core.attendance import Task
-from regrow.core.membership_effects import Kill, Start
-from regrow.core.membership_events import Died, Hung, Stalled, StopRequested
+from regrow.core.membership_effects import Kill, Seek, Start
+from regrow.core.membership_events import Died, Hung, OriginCame, Stalled, StopRequested
+from regrow.core.origin import Origin
 from regrow.core.progress import Place
 from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
@@ -76,6 +77,7 @@ class Agent:
         self.alive = False
         self._world.referee.is_agent_lost = True
         self.cut()
+        self._world.vault.perish()
         for process in list(self.processes.values()):
             process.die("died with the agent")
 
@@ -96,20 +98,37 @@ class Agent:
             return
         self._world.coordinator.buried(msgspec.structs.replace(report, now=now))
 
-    def order(self, order: Start | Kill) -> None:
+    def order(self, order: Start | Kill | Seek) -> None:
         """From the coordinator, which says it again on the next line."""
         line = self._line
         if line is not None:
             line.down_s = max(line.down_s, self._world.timeline.now + self._world.chance.soon_s())
             self._world.timeline.after(line.down_s - self._world.timeline.now, None, self._obey, line, order)
 
-    def _obey(self, line: _Line, order: Start | Kill) -> None:
+    def _obey(self, line: _Line, order: Start | Kill | Seek) -> None:
         if not line.open or not self.alive:
             return
         if isinstance(order, Start):
             self._start(order.member, order.delay_s)
+        elif isinstance(order, Seek):
+            self._world.vault.seek(order.step, lambda origin, terms: self._found(order.number, origin, terms))
         else:
             self._doom(order.member, order.why)
+
+    def _found(self, number: int, origin: Origin | None, terms: dict[str, str]) -> None:
+        """Told on the present line or not at all: then it is asked for again on the next one."""
+        line, world = self._line, self._world
+        if line is None:
+            return
+        why = "" if origin is not None else "nothing is whole"
+        came = OriginCame(now=0.0, number=number, origin=origin, mathematics=terms, why=why)
+        for _ in range(2 if world.chance.happens(0.2) else 1):
+            line.up_s = max(line.up_s, world.timeline.now + world.chance.soon_s())
+            world.timeline.after(line.up_s - world.timeline.now, None, self._tell_found, line, came)
+
+    def _tell_found(self, line: _Line, came: OriginCame) -> None:
+        if line.open:
+            self._world.coordinator.found(msgspec.structs.replace(came, now=self._world.timeline.now))
 
     # Processes
 

@@ -60,6 +60,12 @@ class Reference:
         self.states = [initial(seed)]
         self._digests: list[int] = []
 
+    def branch(self, step: int) -> "Reference":
+        """The same up to the state of this step; from there on other lanes may be left out than here."""
+        line = Reference(0, self._lanes)
+        line.states, line._digests = self.states[: step + 1], self._digests[:step]
+        return line
+
     def digest(self, step: int, left_out: frozenset[int]) -> int:
         """Of a step committed without these lanes; the first to commit a step says which."""
         if step == len(self._digests):

@@ -23,15 +23,26 @@ from regrow.core.effects import (
     Leave,
     Load,
     Merge,
+    Recall,
     Reduce,
+    Save,
     Serve,
     Snap,
     Tell,
 )
 from regrow.core.errors import Invariant
-from regrow.core.events import DismissalCame, Event, LaneDone, ListenTold, RosterPushed, StepEntered, StopAsked
+from regrow.core.events import (
+    DismissalCame,
+    Event,
+    LaneDone,
+    ListenTold,
+    RosterPushed,
+    SaveWished,
+    StepEntered,
+    StopAsked,
+)
 from regrow.core.lanes import Cell, Node, children, leaf
-from regrow.core.messages import Listen, Push, Raised, Refuse, Stop, Timed, ToMember
+from regrow.core.messages import Listen, Push, Raised, Refuse, SaveState, Stop, Timed, ToMember
 from regrow.core.records import (
     Committed,
     Departed,
@@ -40,8 +51,10 @@ from regrow.core.records import (
     RosterReceived,
     SnapshotLoaded,
     StateFetched,
+    StateRecalled,
 )
 from regrow.core.roster import Member, Version
+from regrow.core.saves import Urgency
 from regrow.core.speeds import Gauge
 from regrow.sim import mathematics
 from regrow.sim.grades import Grade, grade
@@ -68,7 +81,8 @@ class Process:
         self.hung = False
         self.exited_clean = False
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self.attendance = world.rules.attendance(member, lanes=world.plan.lanes, steps=world.plan.steps)
+        plan = world.plan
+        self.attendance = world.rules.attendance(member, lanes=plan.lanes, steps=plan.steps, saves=plan.saves)
         self.wire = Wire(self)
         self.groups: list[Group] = []
         self.slot: Slot | None = None
@@ -77,6 +91,10 @@ class Process:
         self.task: str | None = "script"
         """What the training thread was asked to do; None when it is idle."""
         self.state: int | None = world.reference.states[0]
+        self.line = world.reference
+        """What its state must be at each step."""
+        self.owes: int | None = None
+        """The step of the job's last save, before which is whole it may not exit."""
         self.partials: dict[Node, int] = {}
         self.result: tuple[int, Version, int] | None = None
         self.witnesses = 0
@@ -116,6 +134,7 @@ class Process:
         self.wire.cut()
         self.world.groups.leave(self)
         self.world.feeds.leave(self)
+        self.world.vault.leave(self)
         self.world.agent.reap(self, how, clean, struck)
 
     def hang(self, span_s: float) -> None:
@@ -170,6 +189,8 @@ class Process:
                 self.feed(ListenTold(roster=roster))
             case Stop():
                 self.feed(StopAsked())
+            case SaveState():
+                self.feed(SaveWished(urgency=Urgency.ASKED))
             case Refuse(why=why):
                 self.world.story.note(self.name, f"refused: {why}")
                 if self.parted == "well":
@@ -220,11 +241,19 @@ class Process:
             case Snap(step=step, feed=feed):
                 world.referee.state(self, step)
                 world.feeds.snap(self, step, feed)
+            case Save():
+                world.custody.saved(self, effect)
+                world.vault.save(self, effect)
+            case Recall():
+                self._ask(effect)
+                world.vault.recall(self, effect)
             case Load():
                 self._ask(effect)
                 world.feeds.load(self, effect)
             case Exchange() | Reduce() | Bound():
                 self._ask(effect)
+                if isinstance(effect, Exchange):
+                    world.custody.stated(self, effect)
                 world.groups.arrive(self, effect)
             case Fetch():
                 self._ask(effect)
@@ -313,6 +342,7 @@ class Process:
         if result is None or result[:2] != (effect.step, effect.attempt):
             self.world.referee.fail("result", f"{self.name} commits {effect.step} of {effect.attempt}, it holds {result}")
             return
+        self.line = self.world.line(effect.attempt)
         self.world.referee.committed(self, effect, is_alone)
         fact = Committed(
             step=effect.step,
@@ -341,11 +371,14 @@ class Process:
         self.world.referee.state(self, step + 1)
         self.answer(StepEntered())
 
-    def load(self, value: int | None, step: int, fact: StateFetched | SnapshotLoaded) -> None:
-        self.state = value
+    def load(
+        self, value: int | None, step: int, fact: StateFetched | SnapshotLoaded | StateRecalled, line: mathematics.Reference
+    ) -> None:
+        self.state, self.line = value, line
         self.partials.clear()
+        if not isinstance(fact, SnapshotLoaded):
+            self.is_odd = False  # who is healed, or founds, is not audited: nothing is promised of such a host
         if isinstance(fact, StateFetched):
-            self.is_odd = False  # who is healed is not audited: nothing is promised of such a host
             self.world.sights.see("a joiner was healed")
         self.world.referee.fact(self.name, fact)
         self.world.referee.state(self, step)
@@ -374,7 +407,9 @@ class Process:
 
     def heard_left(self) -> None:
         """The coordinator knows that this member has left: it may exit once the script is done."""
-        if self.alive and self.parted == "well":
+        if self.owes is not None:
+            self.world.timeline.after(1.0, self, self.heard_left)
+        elif self.alive and self.parted == "well":
             self.parted = "well, and the coordinator knows"
             self.world.timeline.after(self.world.chance.work_s(), self, self.die, "exits after its last step", True)
 

@@ -70,6 +70,10 @@ class Referee:
         self.is_stop_durable = False
 
     @property
+    def is_poisoned(self) -> bool:
+        return bool(self._poisoned)
+
+    @property
     def rosters(self) -> int:
         return len(self._rosters)
 
@@ -89,6 +93,15 @@ class Referee:
             return False
         acting = [self._world.agent.processes[member].attendance.acting for member in roster.members]
         return any(a is None or a.version < roster.version for a in acting)
+
+    @property
+    def is_recalling(self) -> bool:
+        """Was the job founded from a saved state that not all its founders have recalled?"""
+        roster = self._rosters[max(self._rosters)] if self._rosters else None
+        processes = self._world.agent.processes
+        founders = [processes[seat.member] for seat in roster.seats if seat.founder] if roster is not None else []
+        is_open = roster is not None and roster.origin is not None
+        return is_open and any(p.alive and not p.attendance.holds_state for p in founders)
 
     def fail(self, rule: str, what: str) -> NoReturn:
         raise Foul(rule, what)
@@ -120,8 +133,9 @@ class Referee:
         if last is not None:
             before = self._seated(self._rosters[last])
             cause = roster.cause.removeprefix("died-")
-            # A roster that waits goes on once it is known that nobody else will come.
-            if cause != roster.cause and cause not in map(str, before) and not self._rosters[last].waits:
+            # A roster that waits goes on once it is known that nobody else will come; a founding, once all are proven dead.
+            is_awaited = self._rosters[last].waits or (roster.origin is not None and roster.version.term > last.term)
+            if cause != roster.cause and cause not in map(str, before) and not is_awaited:
                 self.fail("unnoticed", f"{cause} had no seat, yet its death led to roster {roster.version}")
             for member in before:
                 if roster.base is not None:
@@ -153,6 +167,7 @@ class Referee:
             shrinks=roster.shrinks,
             base=roster.base,
             waits=roster.waits,
+            origin=None if roster.origin is None else roster.origin.step,
             places=staff.places if staff is not None else (),
             target=staff.target if staff is not None else 0,
         )
@@ -188,6 +203,8 @@ class Referee:
 
     def wished(self, told: WishTold) -> None:
         world = self._world
+        if told.wish.kind == "save":
+            return  # nobody remembers it: whoever asked looks for the save
         if told.state == "granted":
             self._wishes[told.wish.number] = world.timeline.now, told
             self._last_wish = told.wish.number
@@ -223,7 +240,7 @@ class Referee:
         left_out = missing(plan.lanes, [node for nodes in commit.holdings for node in nodes])
         if left_out and not plan.shrinks and not {Cell(commit.step, lane) for lane in left_out} <= self._poisoned:
             self.fail("reference", f"{process.name} commits step {commit.step} without lanes {sorted(left_out)}")
-        expected = self._world.reference.digest(commit.step, left_out or frozenset())
+        expected = process.line.digest(commit.step, left_out or frozenset())
         if commit.digest != expected and is_alone and self.corruptions:
             raise Undetectable
         if commit.digest != expected:
@@ -234,6 +251,11 @@ class Referee:
         if commit.step > self._top:
             self._top = commit.step
             self._watch_joins(commit.step)
+            self._world.custody.committed(commit.step)
+
+    def founded(self, step: int) -> None:
+        """The job goes on from the state of this step, whatever was committed."""
+        self._top, self._comes = step - 1, {}
 
     def _watch_joins(self, step: int) -> None:
         world, roster = self._world, self._rosters[max(self._rosters)]
@@ -250,7 +272,7 @@ class Referee:
                 self.fail("joins", f"{member} waits for an empty place since step {since}, and step {step} is committed")
 
     def state(self, process: "Process", step: int) -> None:
-        states = self._world.reference.states
+        states = process.line.states
         if step >= len(states) or process.state != states[step]:
             self.fail("reference", f"{process.name} has another state at step {step} than the undisturbed run")
 
@@ -285,10 +307,12 @@ class Referee:
                     saved = (holders or kept)[0]
                     self.fail("outcome", f"state-lost ({end.why}), but {saved.name} holds step {saved.attendance.step}")
             case "failed":
-                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost or self._poisoned):
+                is_refused = self._world.custody.is_refused
+                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost or self._poisoned or is_refused):
                     self.fail("outcome", f"failed ({end.why}), but no cause was injected")
             case _:
                 self.fail("outcome", f"unknown outcome {end.outcome}")
+        world.custody.ended(end)
         for violation in self._ledger.settle():
             raise Foul(violation.rule, violation.what)
 

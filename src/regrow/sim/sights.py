@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from regrow.core.membership_effects import WishTold
+from regrow.core.membership_effects import Unfounded, WishTold
 from regrow.sim.grades import GRADES, Grade
 
 if TYPE_CHECKING:
@@ -22,6 +22,20 @@ SIGHTS = (
     "a joiner with other bits was refused",
     "the coordinator crashed while a joiner listened",
     "the coordinator crashed before all had entered a planned roster",
+    "a save became whole",
+    "a save was void",
+    "a last save was completed by others",
+    "the vault was killed with a save under way",
+    "everybody was lost",
+    "everybody was lost before the job was founded again",
+    "everybody was lost before all founders had entered",
+    "the coordinator crashed while an origin was sought",
+    "the coordinator crashed before all founders had entered",
+    "a job was founded from a saved state",
+    "a job was founded so again",
+    "a job was resumed by another run",
+    "other mathematics were refused",
+    "other mathematics were taken by the operator's word",
     *(
         f"{kind}: {fate}"
         for kind in ("scale", "leave", "migrate")
@@ -38,6 +52,8 @@ class Sights:
         self._wishes: dict[int, WishTold] = {}
         """Granted, and nothing has become of them yet."""
         self._disturbed: set[int] = set()
+        self._is_founding = False
+        """Everybody is lost, and no origin was taken yet."""
 
     def see(self, sight: str) -> None:
         assert sight in SIGHTS, f"{sight!r} is not in the list: nobody would miss it"
@@ -60,10 +76,35 @@ class Sights:
             self.see("the coordinator crashed while a joiner listened")
         if self._world.referee.is_entering:
             self.see("the coordinator crashed before all had entered a planned roster")
+        if self._world.coordinator.sought is not None:
+            self.see("the coordinator crashed while an origin was sought")
+        if self._world.referee.is_recalling:
+            self.see("the coordinator crashed before all founders had entered")
         self._disturb()
+
+    def unfounded(self, unfounded: Unfounded) -> None:
+        self.see("everybody was lost")
+        self._is_founding = True
+
+    def founded(self, foundings: int, differences: tuple[str, ...]) -> None:
+        self._is_founding = False
+        self.see("a job was founded from a saved state")
+        if foundings > 1:
+            self.see("a job was founded so again")
+        if differences:
+            self.see("other mathematics were taken by the operator's word")
+
+    def all_killed(self) -> None:
+        """At once."""
+        if self._is_founding:
+            self.see("everybody was lost before the job was founded again")
+        if self._world.referee.is_recalling:
+            self.see("everybody was lost before all founders had entered")
 
     def wished(self, told: WishTold) -> None:
         number, kind = told.wish.number, told.wish.kind
+        if kind == "save":
+            return
         if told.state == "granted":
             self._wishes[number] = told
         elif told.state == "fulfilled" and self._wishes.pop(number, None) is not None:

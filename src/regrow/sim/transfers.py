@@ -90,7 +90,7 @@ class Transfers:
         self._groups.group(ask.version).slots.pop(process.member, None)
         digest = str(offer.value)
         fact = StateFetched(version=ask.version, step=ask.step, donor=ask.donor, size_bytes=8, digest=digest)
-        process.load(offer.value, ask.step, fact)
+        process.load(offer.value, ask.step, fact, self._world.line(ask.version))
         offer.missing.discard(process.member)
         self._maybe_served(offer)
         process.answer(Fetched(version=ask.version))

@@ -5,13 +5,11 @@ What a closed connection still had under way to the coordinator may arrive late:
 
 from typing import TYPE_CHECKING
 
-from regrow.core.messages import Beat, Contract, FromMember, Join, Left, ToMember
+from regrow.core.messages import Beat, FromMember, Join, Left, ToMember
 from regrow.core.roster import Endpoint
 
 if TYPE_CHECKING:
     from regrow.sim.process import Process
-
-_CONTRACT = Contract(terms={"lanes": "as the sim has them"})
 
 
 class Connection:
@@ -54,7 +52,7 @@ class Wire:
             Join(
                 member=process.member,
                 endpoint=Endpoint(process.name, 1),
-                contract=_CONTRACT,
+                contract=world.contract,
                 lanes=world.plan.lanes,
                 seen=attendance.seen,
                 entered=attendance.entered,

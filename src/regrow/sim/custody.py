@@ -1,0 +1,135 @@
+"""The checks of saves and origins, which see the vault and all processes at once (rules S1 to S7 of ADR 0027).
+
+- saves      a portion is the state of the step it is called after; a generation has a portion of every member, all of one
+             state; what a verdict decided becomes whole before long, or another one is decided; the last one is whole
+- founding   a job is founded from what was whole, said with its root, while nobody lives who holds the state; a founder
+             states nothing older; other mathematics are taken by the operator's word alone; no whole state is lost
+"""
+
+from typing import TYPE_CHECKING
+
+from regrow.core.effects import Exchange, Save
+from regrow.core.membership_effects import End, Founded
+from regrow.core.origin import differences, mathematics
+from regrow.core.records import OriginTaken
+from regrow.sim.vault import Gathering, Generation, Key
+
+if TYPE_CHECKING:
+    from regrow.sim.process import Process
+    from regrow.sim.world import World
+
+_SAVE_STEPS = 8
+"""So many steps after a save was decided it is whole, or another one is decided, while nothing goes wrong."""
+_SAVE_S = 20.0
+
+
+class Custody:
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self._whole: set[tuple[int, str]] = set()
+        self._open: dict[Key, tuple[int, float]] = {}
+        """Saves that were decided, neither whole nor followed by another: at which step, and when."""
+        self.foundings = 0
+
+    def begins_with(self, generation: Generation) -> None:
+        """It was whole in an earlier run."""
+        self._whole.add((generation.step, generation.root))
+
+    @property
+    def is_refused(self) -> bool:
+        """The job was to resume with other mathematics, and nobody had allowed that."""
+        world, saved = self._world, self._world.vault.newest
+        return saved is not None and not world.is_new_mathematics and saved.terms != world.contract.terms
+
+    # Saves
+
+    def saved(self, process: "Process", save: Save) -> None:
+        world = self._world
+        world.referee.state(process, save.step)
+        if process.attendance.step != save.step:
+            world.referee.fail("saves", f"{process.name} is at step {process.attendance.step}, and saves step {save.step}")
+        key = save.step, save.version
+        if key not in self._open:
+            self._open = {old: since for old, since in self._open.items() if old > key}
+            self._open[key] = save.step, world.timeline.now
+
+    def kept(self, generation: Generation, gathering: Gathering) -> None:
+        world, save = self._world, gathering.save
+        if set(gathering.came) != set(save.members) or set(gathering.came.values()) != {generation.state}:
+            world.referee.fail("saves", f"the save of step {save.step} has a label, and {gathering.came} of {save.members}")
+        if generation.state != generation.line.states[generation.step]:
+            world.referee.fail("saves", f"what was saved is not the state of step {generation.step}")
+        self._whole.add((generation.step, generation.root))
+        self._open = {key: since for key, since in self._open.items() if key[0] > generation.step}
+
+    def committed(self, step: int) -> None:
+        """The job has come so far."""
+        world = self._world
+        if world.timeline.now < world.faults.quiet_s or not world.vault.up:
+            self._open = dict.fromkeys(self._open, (step, world.timeline.now))
+            return
+        for (saved, _), (since, since_s) in self._open.items():
+            if step - since > _SAVE_STEPS and world.timeline.now - since_s > _SAVE_S:
+                world.referee.fail("saves", f"the save of step {saved} is not whole, and step {step} is committed")
+
+    # Origins
+
+    def stated(self, process: "Process", exchange: Exchange) -> None:
+        roster, said = process.attendance.roster, exchange.statement
+        assert roster is not None, "a statement is made to the members of a roster"
+        if not said.holds_state:
+            return
+        self._world.referee.state(process, said.step)
+        if roster.origin is not None and said.step < roster.origin.step:
+            self._world.referee.fail("founding", f"{process.name} states step {said.step} to {roster.version}")
+
+    def founded(self, founded: Founded) -> None:
+        world, origin = self._world, founded.origin
+        if (origin.step, origin.root) not in self._whole:
+            world.referee.fail("founding", f"the job is founded from step {origin.step}, which was never whole")
+        holders = [p for p in world.agent.processes.values() if p.alive and p.attendance.holds_state]
+        if holders:
+            step = holders[0].attendance.step
+            world.referee.fail(
+                "founding", f"{holders[0].name} lives, and holds step {step}: nobody may be founded beside it"
+            )
+        others = differences(mathematics(world.vault.origin(origin.root).terms), world.contract.terms)
+        if others and not world.is_new_mathematics:
+            world.referee.fail("founding", f"the job is resumed with other mathematics: {others}")
+        self.foundings += 1
+        world.founded(founded)
+        world.sights.founded(self.foundings, others)
+        fact = OriginTaken(
+            version=founded.version,
+            step=origin.step,
+            root=origin.root,
+            where=origin.where,
+            reached=founded.reached,
+            differences=founded.differences,
+        )
+        world.referee.fact("coordinator", fact)
+
+    # The end
+
+    def ended(self, end: End) -> None:
+        world, vault = self._world, self._world.vault
+        if world.plan.saves is None:
+            return
+        if end.outcome == "failed" and "--new-mathematics" in end.why:
+            self._refused(end)
+        if end.outcome in ("finished", "stopped"):
+            steps = {p.attendance.step for p in world.agent.processes.values() if (p.parted or "").startswith("well")}
+            if vault.newest is None or vault.newest.step not in steps:
+                self._lost(f"the job ended at {steps}, and the newest state that is whole is of {vault.newest}")
+        is_given_up = world.referee.is_agent_lost or world.referee.stops or world.referee.is_poisoned
+        if end.outcome == "state-lost" and vault.newest is not None and not is_given_up:
+            self._lost(f"{end.why}, though step {vault.newest.step} is whole in memory")
+
+    def _refused(self, end: End) -> None:
+        world = self._world
+        if self.foundings or "lr is other, it was saved with one" not in end.why:
+            world.referee.fail("founding", f"other mathematics are refused without saying which, or late: {end.why}")
+        world.sights.see("other mathematics were refused")
+
+    def _lost(self, what: str) -> None:
+        self._world.referee.fail("saves", what)
