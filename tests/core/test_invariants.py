@@ -148,6 +148,14 @@ def test_an_end_that_differs() -> None:
     assert broken(("r0.0", departed(1, "d")), ("r1.0", departed(1, "e"))) == ["one-end"]
 
 
+def test_an_end_of_a_job_that_was_founded_again_after_it() -> None:
+    """Somebody saw the end, and everybody was lost before the coordinator knew."""
+    before = [("coordinator", taken(AGAIN)), ("r0.0", adopted(V1)), ("r0.0", departed(1, "d"))]
+    after = [("r0.1", adopted(AGAIN)), ("r1.1", adopted(AGAIN)), ("r0.1", departed(1, "e"))]
+    assert not broken(*before, *after)
+    assert broken(*before, *after, ("r1.1", departed(1, "d"))) == ["one-end"]
+
+
 def test_other_samples_than_the_lanes_own() -> None:
     assert broken(("r0.0", LaneComputed(step=0, lane=1, start=0, stop=4))) == ["samples-once"]
 

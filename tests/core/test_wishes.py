@@ -68,6 +68,15 @@ def test_nobody_leaves_below_the_minimum_nor_twice_nor_as_the_last() -> None:
     assert "the only one that works" in (refusal(Wish(kind="leave", replica="r0"), last, Limits(least=1, most=None)) or "")
 
 
+def test_what_became_of_a_wish_is_told_before_it_is_forgotten() -> None:
+    """A coordinator that died in between would never have said it, and nobody else knows of the wish."""
+    job = desk()
+    asks(job, kind="leave", replica="r1")
+    enter(job)
+    effects = [type(effect) for effect in job.all]
+    assert effects.count(WishTold) == 2 and effects[::-1].index(Persist) < effects[::-1].index(WishTold)
+
+
 def test_a_job_that_has_not_begun_or_is_ending_grants_nothing() -> None:
     fresh = Desk()
     (effect,) = asks(fresh, kind="scale", replicas=4)

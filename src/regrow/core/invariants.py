@@ -71,7 +71,8 @@ class Ledger:
         self._data_from = (0, 0)
         self._positions: dict[tuple[int, int], tuple[str, LaneComputed]] = {}
         self._lane_size: int | None = None
-        self._ends: list[tuple[str, Departed]] = []
+        self._ends: dict[int, tuple[str, Departed]] = {}
+        """The first of each founding."""
         self.incomplete: set[str] = set()
         """Processes whose earliest facts were rotated away: their absence proves nothing."""
 
@@ -232,8 +233,9 @@ class Ledger:
         return []
 
     def _departed(self, who: str, fact: Departed) -> list[Violation]:
-        self._ends.append((who, fact))
-        first_who, first = self._ends[0]
+        # What is founded from a saved state may end with another one, where lanes are left out.
+        foundings = sum(taken.version <= self._life(who).adopted for taken in self._taken)
+        first_who, first = self._ends.setdefault(foundings, (who, fact))
         if (first.step, first.digest) != (fact.step, fact.digest):
             what = f"{first_who} ended at step {first.step} with {first.digest}, {who} at {fact.step} with {fact.digest}"
             return [_broken("one-end", what, (first_who, first), (who, fact))]

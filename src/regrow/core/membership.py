@@ -816,7 +816,8 @@ class Membership:
                 told.append(WishTold(wish=wish, state="fulfilled"))
         over = {each.wish for each in told}
         self._wishes = tuple(wish for wish in self._wishes if wish not in over)
-        return [self._persist(), *kills, *told] if (self.staff, self._wishes) != before else []
+        # Told first: a wish that is not remembered any more is told by nobody else.
+        return [*told, self._persist(), *kills] if (self.staff, self._wishes) != before else []
 
     def _change(self, roster: Roster, cause: str) -> list[MembershipEffect]:
         """Seat those who can be, leave out those who go, deal lanes anew; have those listen who are needed."""

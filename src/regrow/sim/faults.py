@@ -65,9 +65,9 @@ _GRADE_POINTS = tuple(grade.name for grade in GRADES)
 """A joiner that has got so far, or one that is about to leave, does anything at all."""
 _COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
 _WISHES = ("scale", "scale", "leave", "migrate", "dismiss")
-_MISHAPS = {"kill-all": 8, "kill-vault": 5, "save": 5, "lose-agent": 2, "kill": 4, "crash-coordinator": 6}
-_SAVED_POINTS = ("Save", "Recall", "Recalled", "SaveWished", "Commit", "StepEntered", "Bounded", "Exchange", "Leave", "")
-_FOUNDING_POINTS = ("Unfounded", "Seek", "OriginCame", "Founded", "Made", "Persist", "Died")
+_MISHAPS = {"kill-all": 8, "kill-vault": 5, "save": 5, "lose-agent": 1, "kill": 4}
+_SAVE_POINTS = ("", "Save", "Save", "SaveWished", "Commit", "StepEntered", "Bounded", "Exchange", "Leave")
+_FOUNDING_POINTS = ("Unfounded", "Seek", "OriginCame", "Founded", "Recall", "Recalled")
 """What strikes jobs with a vault, and where."""
 _AT_JOINERS = {
     "kill-donor": (Grade.LOADS,),
@@ -121,20 +121,22 @@ def mishaps(chance: Chance, most: int) -> tuple[Fault, ...]:
     """What befalls saves, and those who are to begin again from one."""
     bag = [kind for kind, weight in _MISHAPS.items() for _ in range(weight)]
     planned = [_mishap(chance, chance.one_of(bag)) for _ in range(chance.whole(0, most))]
-    if planned and chance.happens(0.4):  # in the middle of the founding that follows the first one
-        kind = chance.one_of(("crash-coordinator", "kill-all", "kill-vault", "crash-repeatedly"))
-        point = chance.one_of((*_FOUNDING_POINTS[:4], "Recall", "Recalled"))
-        planned.append(Fault(kind=kind, point=point, nth=chance.whole(1, 3), at_self=False))
+    if any(fault.kind == "kill-all" for fault in planned):
+        planned += [_aftermath(chance) for _ in range(chance.whole(0, 2))]
     return tuple(planned)
 
 
 def _mishap(chance: Chance, kind: str) -> Fault:
-    if kind == "save":
-        return Fault(kind=kind, point="", nth=30 + int(chance.draw() * 400), at_self=False)
-    points = _FOUNDING_POINTS if kind == "crash-coordinator" else _SAVED_POINTS
-    point = chance.one_of(points)
-    most = 300 if point == "" else 6 if point in _FOUNDING_POINTS else 25
-    return Fault(kind=kind, point=point, nth=1 + int(chance.draw() ** 2 * most), at_self=chance.happens(0.6))
+    point = chance.one_of(_SAVE_POINTS)
+    most = 400 if point == "" else 25
+    return Fault(kind=kind, point=point, nth=1 + int(chance.draw() * most), at_self=chance.happens(0.6))
+
+
+def _aftermath(chance: Chance) -> Fault:
+    """In the middle of the founding that follows."""
+    kind = chance.one_of(("crash-coordinator", "crash-coordinator", "kill-all", "kill-vault", "crash-repeatedly", "kill"))
+    point = chance.one_of(_FOUNDING_POINTS)
+    return Fault(kind=kind, point=point, nth=chance.whole(1, 2), at_self=chance.happens(0.5))
 
 
 class Faults:

@@ -93,8 +93,8 @@ class Process:
         self.state: int | None = world.reference.states[0]
         self.line = world.reference
         """What its state must be at each step."""
-        self.owes = False
-        """It has given its portion of the job's last save, and may not exit before that is whole."""
+        self.owes: int | None = None
+        """The step of the job's last save, before which is whole it may not exit."""
         self.partials: dict[Node, int] = {}
         self.result: tuple[int, Version, int] | None = None
         self.witnesses = 0
@@ -376,8 +376,9 @@ class Process:
     ) -> None:
         self.state, self.line = value, line
         self.partials.clear()
+        if not isinstance(fact, SnapshotLoaded):
+            self.is_odd = False  # who is healed, or founds, is not audited: nothing is promised of such a host
         if isinstance(fact, StateFetched):
-            self.is_odd = False  # who is healed is not audited: nothing is promised of such a host
             self.world.sights.see("a joiner was healed")
         self.world.referee.fact(self.name, fact)
         self.world.referee.state(self, step)
@@ -406,7 +407,7 @@ class Process:
 
     def heard_left(self) -> None:
         """The coordinator knows that this member has left: it may exit once the script is done."""
-        if self.owes:
+        if self.owes is not None:
             self.world.timeline.after(1.0, self, self.heard_left)
         elif self.alive and self.parted == "well":
             self.parted = "well, and the coordinator knows"

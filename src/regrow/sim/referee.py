@@ -133,8 +133,9 @@ class Referee:
         if last is not None:
             before = self._seated(self._rosters[last])
             cause = roster.cause.removeprefix("died-")
-            # A roster that waits goes on once it is known that nobody else will come.
-            if cause != roster.cause and cause not in map(str, before) and not self._rosters[last].waits:
+            # A roster that waits goes on once it is known that nobody else will come; a founding, once all are proven dead.
+            is_awaited = self._rosters[last].waits or (roster.origin is not None and roster.version.term > last.term)
+            if cause != roster.cause and cause not in map(str, before) and not is_awaited:
                 self.fail("unnoticed", f"{cause} had no seat, yet its death led to roster {roster.version}")
             for member in before:
                 if roster.base is not None:

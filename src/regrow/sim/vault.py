@@ -72,9 +72,9 @@ class Vault:
 
     def save(self, process: "Process", effect: Save) -> None:
         """Copied now, which the next optimizer step waits for; here a while later."""
-        state, last = process.state, effect.urgency is Urgency.LAST
+        state = process.state
         assert state is not None, "whoever saves holds the state"
-        process.owes = last
+        process.owes = effect.step if effect.urgency is Urgency.LAST else None
         self._world.timeline.after(self._chance.soon_s(), process, self._deposit, process, effect, state, self._life)
 
     def _deposit(self, process: "Process", effect: Save, state: int, life: int) -> None:
@@ -148,7 +148,8 @@ class Vault:
             del self._gathering[other.save.step, other.save.version]
             gathering.givers += other.givers
         for giver in gathering.givers:
-            giver.owes = False
+            if giver.owes is not None and giver.owes <= save.step:
+                giver.owes = None
         if self.newest is None or generation.step >= self.newest.step:
             self.newest = generation
             self._lag(generation, save.urgency)
@@ -162,7 +163,6 @@ class Vault:
         world.sights.see("a save was void")
         world.referee.fact("vault", SaveVoided(step=save.step, why=why))
         for giver in gathering.givers:
-            giver.owes = False
             self._tell_void(giver)
 
     def _tell_void(self, process: "Process") -> None:

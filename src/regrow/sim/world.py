@@ -63,7 +63,7 @@ def _plan(seed: int, chance: Chance) -> Plan:
     spares, shadow = (0, 0, 1, 2)[mix(seed, 5) % 4], mix(seed, 6) % 2 == 0
     slow = f"r{mix(seed, 8) % job.replicas}" if mix(seed, 7) % 3 == 0 else ""
     steps = _LONG_STEPS if seed % 16 == 3 else job.steps
-    saves = ((), (), (1,), (2,), (3,), (2, 5))[mix(seed, 12) % 6] if mix(seed, 11) % 2 else None
+    saves = ((), (1,), (1,), (2,), (3,), (2, 5))[mix(seed, 12) % 6] if mix(seed, 11) % 2 else None
     job = msgspec.structs.replace(job, saves=saves, durable_every=1 + mix(seed, 13) % 3)
     return msgspec.structs.replace(job, steps=steps, poison=poison, spares=spares, shadow=shadow, slow=slow)
 
@@ -152,7 +152,7 @@ class World:
             lease_s=6.0,
             grace_s=1.0,
             budget=budget,
-            min_replicas=(3, 1, 1, 1, 2)[seed % 5],
+            min_replicas=min(self.plan.replicas, (3, 1, 1, 1, 2)[seed % 5]),
             spares=self.plan.spares,
             shadow=self.plan.shadow,
             speeds=SpeedConfig(rest_steps=2),
@@ -201,7 +201,7 @@ def simulate(
     """Run one seed to its end; SeedFailed tells the story when a check fails. `journal` gets every fact, with its time."""
     first = World(seed, faults, rules, verbose, journal)
     report = _run(first, seed, faults)
-    if report.outcome != "state-lost" or first.vault.durable is None:
+    if report.outcome not in ("state-lost", "stopped", "failed") or first.vault.durable is None:
         return report
     # With its own journals: what was seen in the first run is counted.
     legacy = Legacy(plan=first.plan, generation=first.vault.durable)
