@@ -100,6 +100,7 @@ class Gathering:
         return asked
 
     @property
-    def orphans(self) -> list[int]:
-        """Portions that nobody is to give."""
-        return [index for index, giver in self._givers.items() if giver is None]
+    def has_orphans(self) -> bool:
+        """Portions that nobody who is there can give."""
+        orphans = [index for index, giver in self._givers.items() if giver is None]
+        return any(all((index, member) in self._refused for member in self.borrowers) for index in orphans)

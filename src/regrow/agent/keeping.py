@@ -131,6 +131,7 @@ class Keeping:
                     return
         if gathering.generation is not None:
             self._lend(gathering, member)
+            self._ask(gathering)
         self.provide()
 
     def deposited(self, member: str, key: Key, index: int, why: str) -> None:
@@ -205,14 +206,14 @@ class Keeping:
         if not gathering.is_last:
             self.void(why)
             return
-        if gathering.generation is not None:
-            self._ask(gathering)
-        able = gathering.borrowers if gathering.generation is None else set()
         silent = {member for member in gathering.first.members if self._voices.has_line(member)} - gathering.borrowers
-        if gathering.orphans and not able and not silent:
+        if gathering.has_orphans and not silent:
             self.void(f"{why}, and nobody is left who could give it")
+        elif gathering.generation is not None:
+            self._ask(gathering)
 
     def _ask(self, gathering: Gathering) -> None:
+        """Others for portions that nobody is to give: of a last save, since any other is void by then."""
         step, version = gathering.key
         for giver, index in gathering.reassign():
             gathering.loans.add((giver, index))
@@ -225,8 +226,6 @@ class Keeping:
         gathering.loans |= {(member, index) for index in gathering.awaits(member)}
         lent = Lent(step=step, version=version, size_bytes=generation.size_bytes)
         self._voices.worker(member, lent, generation.fd)
-        if gathering.is_last:
-            self._ask(gathering)
 
     # Whole
 
@@ -345,8 +344,7 @@ class Keeping:
         gathering.generation = generation
         for member in sorted(gathering.borrowers):
             self._lend(gathering, member)
-        if gathering.is_last:
-            self._ask(gathering)
+        self._ask(gathering)
 
     def _prepare(self) -> None:
         for generation in free(self.generations):

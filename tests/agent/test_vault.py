@@ -1,0 +1,369 @@
+"""A real vault under a real custodian, and workers that are played over the real socket."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from vaults import DEADLINE_S, Host, Worker, bytes_of, drafted, place, root_at, save, steps_in, wait_for
+
+from regrow.core.records import SaveDurable, SaveFailed, SaveVoided, StateKept, VaultStarted
+from regrow.core.retention import Retention
+from regrow.core.saves import Urgency
+from regrow.shell.vaulting import Foreseen, Kept, Lacking, Lent, Place, Recall, Void
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Host]]:
+    """Hosts that end with their test."""
+    hosts: list[Host] = []
+
+    def begin(*places: Place, **settings: object) -> Host:
+        folder = tmp_path / f"run{len(hosts)}"
+        folder.mkdir()
+        hosts.append(Host(folder, *places, **settings))  # type: ignore[arg-type]
+        return hosts[-1]
+
+    yield begin
+    for host in hosts:
+        host.release()
+
+
+# Whole saves
+
+
+def test_a_whole_save_lies_in_memory_and_in_every_place_that_takes_it(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near", 1), place(tmp_path / "far", 2))
+    assert host.open()["newest"] == [None, None]
+    pair = [Worker(host, "r0.0"), Worker(host, "r1.0")]
+    for step in (1, 2, 3):
+        save(step, *pair)
+        found = wait_for(lambda: host.facts(SaveDurable), "a place") and host.facts(StateKept)[-1]
+        assert (found.step, found.root) == (step, root_at(step))
+        wait_for(lambda step=step: any(fact.step == step for fact in host.facts(SaveDurable)), "the near place")
+    assert pair[1].recall(3, root_at(3)) == bytes_of(3, drafted(3).arena_bytes)
+    assert host.finish() == []
+    assert steps_in(tmp_path / "near") == [3, 2, 1]
+    assert steps_in(tmp_path / "far") == [2]
+    assert {fact.term for fact in host.facts(SaveDurable)} == {1}
+
+
+def test_the_vault_has_no_torch_and_ends_with_its_agent(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    pid = host.vault()
+    assert "torch" not in Path(f"/proc/{pid}/maps").read_text()
+    host.process.kill()
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text(), "its end")
+
+
+def test_room_that_was_foreseen_is_there_before_it_is_asked_for(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    worker = Worker(host, "r0.0")
+    made = drafted(1, tensors=64)
+    worker.say(Foreseen(arena_bytes=made.arena_bytes))
+    ready = wait_for(lambda: found if len(found := arenas(host, made.arena_bytes)) == 3 else set(), "three arenas")
+    worker.deposit(1, ("r0.0",), made=made)
+    worker.heard(Lent)
+    fd = worker.line.take_fd()
+    assert os.fstat(fd).st_ino in ready
+    os.close(fd)
+
+
+def arenas(host: Host, size_bytes: int) -> set[int]:
+    """Inodes of those that the agent holds, and whose pages are made."""
+    folder = Path(f"/proc/{host.process.pid}/fd")
+    files = [fd for fd in folder.iterdir() if "regrow-arena" in os.readlink(fd)]
+    return {stat.st_ino for stat in (fd.stat() for fd in files) if stat.st_blocks * 512 >= size_bytes}
+
+
+def test_whoever_does_not_read_keeps_nobody_waiting(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    deaf, other = Worker(host, "r0.0"), Worker(host, "r1.0")
+    made = drafted(1, tensors=100)
+    other.deposit(1, ("r1.0",), made=made)
+    other.lent()
+    other.deposited(1, 0)
+    assert other.heard(Kept).step == deaf.heard(Kept).step == 1
+    root = host.facts(StateKept)[0].root
+    for _ in range(200):  # more than a socket holds
+        deaf.say(Recall(step=1, root=root))
+    save(2, other)
+    for _ in range(200):
+        message = deaf.hear()
+        if not isinstance(message, Kept):
+            os.close(deaf.line.take_fd())
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_users_processes_are_not_heard(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    lines = (
+        "import os, socket, sys",
+        "os.setuid(65534)",
+        "sock = socket.socket(socket.AF_UNIX)",
+        "sock.connect(chr(0) + sys.argv[1])",
+        "sys.exit(len(sock.recv(1)))",
+    )
+    command = [sys.executable, "-c", "\n".join(lines), host.address]
+    stranger = subprocess.run(command, timeout=DEADLINE_S)
+    assert stranger.returncode == 0  # shown the door
+
+
+# Void saves
+
+
+def pair_of(host: Host) -> list[Worker]:
+    return [Worker(host, "r0.0"), Worker(host, "r1.0")]
+
+
+BOTH = ("r0.0", "r1.0")
+
+
+def begin(step: int, pair: list[Worker], urgency: Urgency = Urgency.DUE) -> None:
+    for worker in pair:
+        worker.deposit(step, BOTH, urgency)
+    for worker in pair:
+        worker.lent()
+
+
+def test_a_portion_that_is_torn_voids_the_save(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    pair = pair_of(host)
+    begin(1, pair)
+    pair[0].deposited(1, 0)
+    pair[1].deposited(1, 1, why="its tensors changed")
+    for worker in pair:
+        assert worker.heard(Void).why == "r1.0: its tensors changed"
+    save(2, *pair)
+    assert [fact.step for fact in host.facts(SaveVoided)] == [1]
+    assert host.seek()["origin"]["step"] == 2
+
+
+def test_a_member_that_goes_before_its_portion_is_there_voids_the_save_and_one_that_goes_after_does_not(
+    make: Callable[..., Host],
+) -> None:
+    host = make()
+    host.open()
+    pair = pair_of(host)
+    begin(1, pair)
+    pair[1].close()
+    assert "r1.0 was gone" in pair[0].heard(Void).why
+    pair[1] = Worker(host, "r1.0")
+    begin(2, pair)
+    pair[1].copy(2, BOTH)
+    pair[1].deposited(2, 1)
+    assert pair[1].hears_nothing()
+    pair[1].close()
+    pair[0].copy(2, BOTH)
+    pair[0].deposited(2, 0)
+    assert pair[0].heard(Kept).step == 2
+    again = Worker(host, "r1.0", unsettled=2)
+    assert again.heard(Kept).step == 2
+
+
+def test_a_member_that_has_no_line_voids_the_save_for_all_who_come(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    three = [Worker(host, "r0.0"), Worker(host, "r1.0")]
+    for worker in three:
+        worker.deposit(1, (*BOTH, "r2.0"))
+    for worker in three:
+        assert "r2.0 was gone" in worker.heard(Void).why
+    assert "r2.0 was gone" in three[1].heard(Void).why  # its own asking came later
+    assert len(host.facts(SaveVoided)) == 1
+
+
+def test_a_later_save_voids_one_that_lacks_portions(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    pair = pair_of(host)
+    pair[0].deposit(1, BOTH)
+    pair[0].lent()
+    pair[0].deposit(2, BOTH)
+    assert pair[0].heard(Void).step == 1
+    pair[0].lent()
+    assert pair[1].heard(Void).step == 1
+    pair[1].deposit(1, BOTH)
+    assert pair[1].heard(Void).step == 1  # too late
+    pair[1].deposit(2, BOTH)
+    pair[1].lent()
+    for index, worker in enumerate(pair):
+        worker.copy(2, BOTH)
+        worker.deposited(2, index)
+    for worker in pair:
+        assert worker.heard(Kept).step == 2
+
+
+def test_members_that_lay_their_states_out_differently_are_named(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    pair = pair_of(host)
+    pair[0].deposit(1, BOTH, layout="one")
+    pair[0].lent()
+    pair[1].deposit(1, BOTH, layout="other")
+    for worker in pair:
+        why = worker.heard(Void).why
+        assert all(word in why for word in ("r0.0", "r1.0", "one", "other"))
+
+
+def test_whoever_wakes_in_the_middle_of_its_copy_harms_no_later_save(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    sleeper, other = pair_of(host)
+    begin(1, [sleeper, other])
+    other.close()  # void; the sleeper still holds the arena that it was lent
+    assert sleeper.heard(Void).step == 1
+    three = Worker(host, "r3.0")
+    for step in (2, 3, 4):  # each generation is used
+        save(step, three)
+        assert sleeper.heard(Kept).step == step
+        sleeper.copy(1, BOTH)
+        assert three.recall(step, root_at(step)) == bytes_of(step, drafted(step).arena_bytes)
+
+
+# The last save
+
+
+def test_of_the_last_save_others_give_what_is_lacking(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near", 100))
+    host.open()
+    members = ("r0.0", "r1.0", "r2.0")
+    first, second = Worker(host, "r0.0"), Worker(host, "r1.0")  # the third is gone already
+    for worker in (first, second):
+        worker.deposit(7, members, Urgency.LAST)
+    first.lent()
+    asked = first.heard(Lacking)
+    assert asked.index == 2
+    second.lent()
+    first.close()  # with two portions on it
+    for _ in range(2):
+        second.copy(7, members, index := second.heard(Lacking).index)
+        second.deposited(7, index)
+    assert second.hears_nothing()
+    second.copy(7, members)
+    second.deposited(7, 1)
+    assert second.heard(Kept).step == 7
+    assert host.finish() == []
+    assert steps_in(tmp_path / "near") == [7]
+
+
+def test_a_last_save_that_nobody_can_complete_is_told_at_the_end(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near", 100))
+    host.open()
+    pair = pair_of(host)
+    begin(7, pair, Urgency.LAST)
+    pair[0].deposited(7, 0, why="its tensors changed")
+    assert pair[1].heard(Lacking).index == 0
+    pair[1].close()
+    assert "nobody is left" in pair[0].heard(Void).why
+    failures = host.finish()
+    assert len(failures) == 1 and "step 7" in failures[0]
+
+
+# Places
+
+
+def writer_of(host: Host) -> int:
+    """The only child of the newest vault."""
+    pid = host.facts(VaultStarted)[-1].pid
+
+    def find() -> list[str]:
+        return [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
+
+    (child,) = wait_for(find, "a writer")
+    return int(child)
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_saves_wait_for_a_place_that_is_behind_and_none_is_dropped(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"), faults="writer.0:save-shard:step=1:SIGSTOP")
+    host.open()
+    worker = Worker(host, "r0.0")
+    for step in (1, 2, 3):
+        save(step, worker)
+    writer = writer_of(host)
+    wait_for(lambda: is_stopped(writer), "the writer to stand still")
+    worker.deposit(4, ("r0.0",))
+    assert worker.hears_nothing()
+    os.kill(writer, signal.SIGCONT)
+    worker.lent()
+    worker.copy(4, ("r0.0",))
+    worker.deposited(4, 0)
+    assert worker.heard(Kept).step == 4
+    assert host.finish() == []
+    assert steps_in(tmp_path / "near") == [4, 3, 2, 1]
+
+
+def test_a_place_that_fails_is_told_and_the_others_go_on(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"), place(tmp_path / "far"))
+    host.open()
+    shutil.rmtree(tmp_path / "near")
+    (tmp_path / "near").write_text("no folder")
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    final = wait_for(lambda: [fact for fact in host.facts(SaveFailed) if fact.is_final], "the end of it")
+    assert (final[0].step, final[0].url) == (1, str(tmp_path / "near"))
+    save(2, worker)
+    (tmp_path / "near").unlink()
+    failures = host.finish()
+    assert len(failures) == 1 and str(tmp_path / "near") in failures[0] and "step 1" in failures[0]
+    assert steps_in(tmp_path / "far") == [2, 1]
+    assert steps_in(tmp_path / "near") == [2]
+    assert any("given up" in said for said in host.said)
+
+
+def test_what_a_place_refuses_is_told_and_tried_again(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"), faults="writer.0:save-manifest:step=1:raise")
+    host.open()
+    save(1, Worker(host, "r0.0"))
+    assert host.finish() == []
+    assert [(fact.step, fact.attempt, fact.is_final) for fact in host.facts(SaveFailed)] == [(1, 1, False)]
+    assert any("tried again" in said for said in host.said)
+    assert steps_in(tmp_path / "near") == [1]
+
+
+def test_a_place_that_never_answers_is_given_up(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"), patience_s=1.0, faults="writer.0:save-shard:step=1:SIGSTOP")
+    host.open()
+    save(1, Worker(host, "r0.0"))
+    failures = host.finish()
+    assert len(failures) == 1 and "given up" in failures[0] and "step 1" in failures[0]
+    assert steps_in(tmp_path / "near") == []
+
+
+def test_who_was_replaced_can_no_longer_save(make: Callable[..., Host], tmp_path: Path) -> None:
+    old, new = make(place(tmp_path / "near")), make(place(tmp_path / "near"))
+    assert old.open()["term"] == 1
+    worker = Worker(old, "r0.0")
+    save(1, worker)
+    wait_for(lambda: old.facts(SaveDurable), "step 1")
+    assert new.open() == {"type": "Opened", "newest": [1], "term": 2}
+    save(1, Worker(new, "r0.0"))
+    assert new.finish() == []
+    save(2, worker)
+    assert "fenced" in old.finish()[0]
+    assert [fact.is_final for fact in old.facts(SaveFailed)] == [True]
+    assert steps_in(tmp_path / "near") == [1, 1]
+
+
+@pytest.mark.parametrize("url", ["", "nowhere://bucket", "{folder}/file/below"])
+def test_a_place_that_cannot_be_used_is_told_before_training_begins(
+    make: Callable[..., Host], tmp_path: Path, url: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    url = url.format(folder=tmp_path)
+    host = make(Place(url=url, every=1, retention=Retention()))
+    host.order("open")
+    assert url in host.event("unusable")

@@ -1,0 +1,46 @@
+"""A process with a custodian, told what to do on stdin: `vault_host.py SETTING`. What it hears it writes to stdout."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import msgspec
+
+from regrow.agent.custodian import Custodian
+from regrow.agent.reaper import Reaper
+from regrow.core.errors import ConfigError, InfraError
+from regrow.shell.journal import Journal
+from regrow.shell.vaulting import Setting
+
+
+def tell(**event: object) -> None:
+    print(msgspec.json.encode(event).decode(), flush=True)
+
+
+async def main() -> None:
+    setting = msgspec.json.decode(sys.argv[1], type=Setting)
+    loop = asyncio.get_running_loop()
+    reaper = Reaper(loop)
+    reaper.open()
+    journal = Journal(Path(setting.run_dir) / "journal", "agent")
+    custodian = Custodian(setting, journal, lambda said: tell(said=said.text), loop, reaper)
+    orders: asyncio.Queue[list[str]] = asyncio.Queue()
+    loop.add_reader(sys.stdin, lambda: orders.put_nowait(sys.stdin.readline().split()))
+    while True:
+        match await orders.get():
+            case ["open"]:
+                try:
+                    tell(opened=await custodian.open())
+                except (ConfigError, InfraError) as error:
+                    tell(unusable=str(error))
+            case ["seek", *step]:
+                tell(sought=await custodian.seek(int(step[0]) if step else None))
+            case ["finish"]:
+                tell(finished=await custodian.finish(), pid=custodian.pid)
+            case _:
+                custodian.close()
+                return
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
