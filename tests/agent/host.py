@@ -1,15 +1,15 @@
-"""A process with an agent in it, steered by lines on stdin: start MEMBER [DELAY_S], kill MEMBER, close.
+"""A process with an agent in it, steered by lines on stdin: start MEMBER [DELAY_S], kill MEMBER, freeze, thaw, close.
 
     python host.py FOLDER SCRIPT EVENTS_FD ENTRY
 
 Reports go to EVENTS_FD, one JSON line each. A process of its own: the agent reaps every child it has, and may be killed.
+Between freeze and thaw the loop's clock stands still, so that nothing happens there because time has passed.
 """
 
 import asyncio
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 from regrow.agent.agent import Agent, AgentConfig
@@ -31,7 +31,7 @@ def door(member: Member) -> WorkerDoor:
 
 
 def tell(**event: object) -> None:
-    os.write(events_fd, json.dumps({"ns": time.monotonic_ns(), **event}).encode() + b"\n")
+    os.write(events_fd, json.dumps(event).encode() + b"\n")
 
 
 def report(exit: Exit) -> None:
@@ -60,8 +60,14 @@ async def main() -> None:
     await agent.open()
     tell(ready=True, warm=agent.warm_pid)
     orders = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
+    clock = loop.time
     while (words := (await orders.readline()).decode().split()) and words[0] != "close":
+        if words[0] in ("freeze", "thaw"):
+            loop.time = clock if words[0] == "thaw" else lambda now=clock(): now
+            tell(clock=words[0])
+            continue
         member = member_of(words[1])
         assert member is not None
         if words[0] == "start":

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 from coordinators import Coordinator
-from runs import EVEN, Run, prove
+from runs import EVEN, Run, prove, wait_for
 
 from regrow.core.records import Audited, Committed, GroupsAborted, ListenFailed, RosterMade, SnapshotLoaded, StateFetched
 
@@ -78,6 +78,21 @@ def test_a_joiner_without_room_is_waited_for(attack: Attack, start: Callable[...
     prove(run, reference, deaths=Counter(["r1", *attack.deaths.split()]))
     assert run.facts(StateFetched), run.story()
     assert any("cannot keep up" in fact.why or "wait for it" in fact.why for _, fact in run.facts(RosterMade)), run.story()
+
+
+def test_a_joiner_that_replays_too_slowly_is_waited_for(start: Callable[..., Run], digests: list[str]) -> None:
+    """It has loaded a snapshot, and replays nothing while more comes than the three records that it has room for."""
+    slow = ("--steps", "400", "--pace", "0.05", "--dawdle")
+    run = start("--replicas", "3", *EVEN, "--join-queue-mb", "0.01", "--fault", LOST, script_args=slow)
+    wait_for(lambda: run.facts(StateFetched, "r1.1"), "the joiner to be healed")
+    (run.folder / "hurry").touch()
+    assert run.wait() == 0, run.story()
+    assert run.digests() == [digests[400]] * 3, run.story()
+    check = run.check()
+    assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{run.story()}"
+    assert run.facts(SnapshotLoaded, "r1.1"), run.story()
+    (why,) = (fact.why for _, fact in run.facts(RosterMade) if "cannot keep up" in fact.why)
+    assert "bytes of records wait to be replayed" in why, run.story()
 
 
 @pytest.mark.parametrize("moment", ["persist:roster=3", "persisted:roster=3", "made:roster=3", "push:roster=3"])

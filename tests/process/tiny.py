@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument(
         "--pace", type=float, default=0.0, help="seconds that a step takes besides, until there is a file `hurry`"
     )
+    parser.add_argument("--dawdle", action="store_true", help="replay no step before a roster was made that waits for this")
     parser.add_argument("--trail", action="store_true", help="print the digest at every step")
     parser.add_argument("--no-log", action="store_true", help="do not write down which samples were used")
     parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
@@ -88,6 +89,8 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
             print(f"at {step.index} {job.digest()}")
         if args.pace and not Path(os.environ.get("REGROW_RUN_DIR", "."), "hurry").exists():
             time.sleep(args.pace)
+        if args.dawdle and not step.live:
+            wait_to_be_waited_for()
         for x, y, index in step:
             log(f"{step.index} {' '.join(str(int(i)) for i in index)}\n")
             if args.poison and int(args.poison.split(":")[0]) in index:
@@ -133,6 +136,14 @@ def wait_for_strength(members: int, step: int) -> None:
     while not may_go_on(members, step):
         if time.monotonic() > deadline:
             raise TimeoutError(f"no roster of {members} members")
+        time.sleep(0.005)
+
+
+def wait_to_be_waited_for() -> None:
+    deadline = time.monotonic() + 60
+    while not any("cannot keep up" in fact["why"] for fact in facts("coordinator", "RosterMade")):
+        if time.monotonic() > deadline:
+            raise TimeoutError("nobody waits for this replica")
         time.sleep(0.005)
 
 

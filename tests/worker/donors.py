@@ -75,6 +75,10 @@ class Donors:
         self.pipes[member].send(words)
         return self.hear(member)
 
+    def bid(self, member: Member, *words: object) -> None:
+        """Without an answer: it may be struck by what it is told to do before it can say that it was done."""
+        self.pipes[member].send(words)
+
     def signal(self, member: Member, number: signal.Signals) -> None:
         pid = self.processes[member].pid
         assert pid is not None

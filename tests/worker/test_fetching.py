@@ -130,7 +130,7 @@ def test_a_donor_killed_in_the_middle_costs_only_what_it_owed(size: int, tmp_pat
     with Donors(size, large, holds=False, faults="r1:serving:nth=2:SIGSTOP", run_dir=str(tmp_path)) as donors:
         replica = joiner()
         begun = Begun(fetching(donors, stall_s=3600.0), replica)
-        donors.tell(R1, "hold")
+        donors.bid(R1, "hold")
         wait_until(lambda: donors.is_stopped(R1))
         begun.wait_first()
         donors.signal(R1, signal.SIGKILL)
@@ -147,7 +147,7 @@ def test_a_donor_that_stands_still_in_the_middle_is_not_waited_for_when_the_othe
     with Donors(3, large, holds=False, faults="r1:serving:nth=2:SIGSTOP", run_dir=str(tmp_path)) as donors:
         replica = joiner()
         begun = Begun(fetching(donors, stall_s=3600.0), replica)
-        donors.tell(R1, "hold")
+        donors.bid(R1, "hold")
         wait_until(lambda: donors.is_stopped(R1))
         begun.wait_first()
         for member in (R0, R2):
