@@ -15,7 +15,9 @@ from command import regrow
 from safetensors.torch import load_file
 from shelf import Dead, Mortal, same, save
 
+from regrow.cli.asked_save import SaveWatch
 from regrow.cli.gauge import Gauge, size
+from regrow.cli.run_dir import JobFile, RunDir
 from regrow.core.checkpoint import Pointer
 from regrow.state.local_store import LocalStore
 from regrow.state.safetensors import header_bytes, parse
@@ -100,9 +102,94 @@ def test_the_json_is_what_the_document_says(tmp_path: Path, store: LocalStore) -
     verified = as_json("verify", "run1", cwd=tmp_path)
     exported = as_json("export", "run1", "--to", "x.pt", cwd=tmp_path)
     pruned = as_json("prune", "run1", "--last", 1, cwd=tmp_path)
-    found = [listed, shown, verified, exported, pruned, *listed["checkpoints"]]
-    assert {report["format"] for report in found[:5]} == {1}
+    of_run = as_json("list", job_of(tmp_path, store.url), cwd=tmp_path)
+    now = SaveWatch((store.url,), 300).told("run", "")
+    asked = [json.loads(msgspec.json.encode(part)) for part in (now, *now.places)]
+    found = [listed, shown, verified, exported, pruned, of_run, *asked[:1], *asked[1:], *listed["checkpoints"]]
+    assert {report["format"] for report in found[:7]} == {1}
     assert {key for report in found for key in report} == told
+
+
+# Of a run directory
+
+
+def job_of(folder: Path, *urls: str) -> Path:
+    """A run directory whose job saves there, nearest first."""
+    run = folder / "runs" / f"of-{len(urls)}"
+    shared = {"command": ("train.py",), "cwd": "/", "replicas": ("r0",), "lanes": 2, "host": "h", "pid": 1, "born": 0}
+    RunDir(run).create(JobFile(job="j", checkpoints=urls, **shared))  # type: ignore[arg-type]
+    return run
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> LocalStore:
+    """A place that has step 300 too, and 400 besides."""
+    found = LocalStore(tmp_path / "far")
+    for step in (300, 400):
+        save(found, step, tree=state(step))
+    return found
+
+
+def test_list_and_verify_go_through_all_places_of_a_run(tmp_path: Path, store: LocalStore, far: LocalStore) -> None:
+    run = job_of(tmp_path, store.url, far.url, str(tmp_path / "nothing-yet"))
+    done = regrow("checkpoint", "list", run, cwd=tmp_path)
+    heads = " ".join(line.split()[0] for line in done.stdout.splitlines())
+    assert done.returncode == 0
+    assert heads == f"{store.url}: step 300 200 100 {far.url}: step 400 300 {tmp_path}/nothing-yet: no"
+    found = as_json("list", run, cwd=tmp_path)
+    assert found["run"] == str(run)
+    assert [[row["step"] for row in place["checkpoints"]] for place in found["places"]] == [[300, 200, 100], [400, 300], []]
+    damage(store)
+    done = regrow("checkpoint", "verify", run, "--step", 300, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout == f"step 300 at {store.url}: damaged, 4.22 kB\nstep 300 at {far.url}: whole, 4.22 kB\n"
+
+
+def test_show_and_export_take_the_newest_from_the_nearest_place(tmp_path: Path, store: LocalStore, far: LocalStore) -> None:
+    run = job_of(tmp_path, store.url, far.url)
+    assert as_json("show", run, cwd=tmp_path)["checkpoints"][0]["step"] == 400
+    assert as_json("show", run, "--step", 300, cwd=tmp_path)["url"] == store.url
+    assert as_json("export", run, "--to", "a.pt", "--step", 300, cwd=tmp_path)["url"] == store.url
+    path = damage(store)
+    found = as_json("export", run, "--to", "b.pt", "--step", 300, cwd=tmp_path, code=1)
+    assert found["url"] == far.url and str(path) in found["passed_over"][0]
+    done = regrow("checkpoint", "show", run, "--step", 7, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"of step 7 at {store.url} or {far.url}, there are those of 400, 300, 200, 100" in done.stderr
+
+
+def test_prune_goes_through_all_places_of_a_run(tmp_path: Path, store: LocalStore, far: LocalStore) -> None:
+    done = regrow("checkpoint", "prune", job_of(tmp_path, store.url, far.url), "--last", 1, cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"removed: step 100 at {store.url}, 4.22 kB",
+        f"removed: step 200 at {store.url}, 4.22 kB",
+        f"kept at {store.url}: 1",
+        f"removed: step 300 at {far.url}, 4.22 kB",
+        f"kept at {far.url}: 1",
+    ]
+
+
+def test_a_place_that_cannot_be_reached_hides_no_other(tmp_path: Path, store: LocalStore, far: LocalStore) -> None:
+    (Path(far.url) / "pointers" / "000000000009.json").mkdir()
+    run = job_of(tmp_path, far.url, store.url)
+    for command in ("list", "verify", "show", "prune"):
+        found = as_json(command, run, cwd=tmp_path, code=4)
+        (*_, last) = found.get("places", [found])
+        assert last["url"] == store.url and last["unreachable"] == ""
+    done = regrow("checkpoint", "list", run, cwd=tmp_path)
+    assert "cannot be reached: " in done.stderr and "000000000009.json" in done.stderr and "300" in done.stdout
+    found = as_json("export", run, "--to", "x.pt", cwd=tmp_path, code=4)
+    assert found["step"] == 300 and "000000000009.json" in found["passed_over"][0]
+    done = regrow("checkpoint", "show", run, "--step", 400, cwd=tmp_path)
+    assert done.returncode == 4, "it may be where nobody could look"
+
+
+def test_a_run_without_checkpoints_says_why(tmp_path: Path) -> None:
+    done = regrow("checkpoint", "list", job_of(tmp_path), cwd=tmp_path)
+    assert done.returncode == 2 and "it was started without --checkpoint URL" in done.stderr
+    done = regrow("checkpoint", "list", job_of(tmp_path, str(tmp_path / "none")), cwd=tmp_path)
+    assert done.returncode == 2 and f"has no checkpoint yet at {tmp_path}/none" in done.stderr
 
 
 # How it ends
@@ -252,7 +339,7 @@ def test_no_torch_but_for_export(tmp_path: Path, store: LocalStore) -> None:
 import sys
 from click.testing import CliRunner
 from regrow.cli.main import main
-commands = [[name, "--help"] for name in ("list", "show", "verify", "export", "prune")]
+commands = [[name, "--help"] for name in ("list", "show", "verify", "export", "prune", "now")]
 commands += [["--help"], *([name, "run1"] for name in ("list", "show", "verify", "prune"))]
 for command in commands:
     result = CliRunner().invoke(main, ["checkpoint", *command])
@@ -268,7 +355,7 @@ def test_the_help_lists_the_exit_codes(tmp_path: Path) -> None:
     text = regrow("checkpoint", "--help", cwd=tmp_path).stdout
     assert re.findall(r"^    (\d+) {2,}\S", text, re.MULTILINE) == ["0", "1", "2", "4"]
     commands = re.findall(r"^  (\w+)  ", text.partition("Commands:")[2], re.MULTILINE)
-    assert commands == ["export", "list", "prune", "show", "verify"]
+    assert commands == ["export", "list", "now", "prune", "show", "verify"]
 
 
 def test_long_work_tells_how_far_it_is_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,25 +1,23 @@
 """`regrow scale`, `leave` and `migrate`: whom they ask, how they wait, and what they say when they cannot."""
 
-import asyncio
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from clerk import Clerk
 from command import regrow
 
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
 from regrow.coordinator.store import Store
 from regrow.core.membership_effects import Saved
-from regrow.core.messages import OPERATOR, Reply, Request
+from regrow.core.messages import Reply
 from regrow.core.records import JobEnded
 from regrow.core.roster import Endpoint
 from regrow.core.staff import found
 from regrow.core.wishes import Wish
 from regrow.shell.journal import Journal
-from regrow.wire.tcp import Connection, listen
 
 SCALE = ("scale", "--replicas", 4, "run")
 
@@ -38,38 +36,6 @@ def save(run: RunDir, **saved: object) -> None:
     store = Store(run.path)
     store.save(Saved(term=1, **saved))  # type: ignore[arg-type]
     store.close()
-
-
-class Clerk(threading.Thread):
-    """Plays the coordinator: answers each operator alike, and remembers what was wished."""
-
-    def __init__(self, run: RunDir, reply: Reply) -> None:
-        super().__init__(daemon=True)
-        self._run = run
-        self._reply = reply
-        self._loop = asyncio.new_event_loop()
-        self.heard: list[Wish] = []
-        self.listens = threading.Event()
-
-    def run(self) -> None:
-        self._loop.run_until_complete(self._open())
-        self._loop.run_forever()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self.join()
-
-    async def _open(self) -> None:
-        listener = await listen("127.0.0.1", 0, self._run.token(), self._serve, lambda peer, why: None)
-        self._run.note_listening(ListeningFile(endpoint=listener.endpoint, host="h", pid=1, born=0))
-        self.listens.set()
-
-    async def _serve(self, connection: Connection) -> None:
-        assert connection.name == OPERATOR
-        want = await connection.receive()
-        assert isinstance(want, Request)
-        self.heard.append(want.wish)
-        await connection.send(self._reply)
 
 
 @pytest.fixture

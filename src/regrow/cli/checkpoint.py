@@ -4,7 +4,7 @@ import functools
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -12,38 +12,19 @@ from typing import Any
 import click
 import msgspec
 
+from regrow.cli.asked_save import now
 from regrow.cli.conclusion import INFRA, USAGE
 from regrow.cli.gauge import Gauge, size
-from regrow.core.checkpoint import Manifest, Pointer
+from regrow.cli.stored import Found, Row, Stored, look, plain_row, read_row
+from regrow.core.checkpoint import Manifest
 from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
 from regrow.core.retention import Retention
 from regrow.core.skeleton import tensors
-from regrow.state.archive import Archive
-from regrow.state.stores import open_store
 
 FINE, DAMAGED = 0, 1
 _FORMAT = 1
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _LINES = 8
-
-
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One checkpoint. docs/checkpoints.md explains each field; fields are only ever added within one format."""
-
-    number: int
-    step: int
-    term: int
-    folder: str
-    size_bytes: int
-    state: str
-    """whole (as far as it was read), damaged, or newer: it takes a newer release to read it."""
-    problems: tuple[str, ...] = ()
-    made_unix_s: float | None = None
-    regrow: str | None = None
-    shards: int | None = None
-    tensors: int | None = None
-    root: str | None = None
-    mathematics: dict[str, str] | None = None
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,6 +36,8 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """Newest first."""
     damages: tuple[str, ...]
     """Of pointers that cannot be read."""
+    unreachable: str = ""
+    """Why nobody could look, of a place of a run."""
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +62,16 @@ class Removed(msgspec.Struct, frozen=True, kw_only=True):
     leftovers: tuple[str, ...]
     """Folders of saves that were never completed."""
     damages: tuple[str, ...]
+    unreachable: str = ""
+
+
+class OfRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What `list`, `verify` and `prune` print with --json of a run directory."""
+
+    format: int = _FORMAT
+    run: str
+    places: tuple[Listing | Removed, ...]
+    """Nearest first."""
 
 
 def _door(command: Callable[..., int]) -> Callable[..., None]:
@@ -96,94 +89,114 @@ def _door(command: Callable[..., int]) -> Callable[..., None]:
     return run
 
 
-_url = click.argument("url")
+_where = click.argument("where", metavar="URL|RUN_DIR")
 _json = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 _step = click.option("--step", type=click.IntRange(min=0), metavar="N", help="Of this step. Default: the newest.")
 
 
 @click.group("checkpoint")
 def checkpoint() -> None:
-    """Checkpoints in a folder or at an address such as s3://bucket/run1: list, check, export and remove them.
+    """Checkpoints: list, check, export and remove them, or have a running job save one now.
+
+    They lie in a folder, or at an address such as s3://bucket/run1. Name a run directory instead, and list, verify and prune
+    go through all places of that job, while show and export choose the newest from the nearest place that has it.
 
     \b
     Exit codes, of each of these commands:
       0    fine
       1    damage was found; what is whole was done nevertheless
       2    wrong usage, or there is no such checkpoint
-      4    the store refused or cannot be reached
+      4    the store refused or cannot be reached; of a run, what the other places hold was done nevertheless
     """
 
 
+checkpoint.add_command(now)
+
+
 @checkpoint.command("list")
-@_url
+@_where
 @_json
 @_door
-def list_(url: str, as_json: bool) -> int:
-    """The complete checkpoints at URL, newest first. Reads pointers and manifests, not the tensors: see verify."""
-    archive, pointers, damages = _there(url)
+def list_(where: str, as_json: bool) -> int:
+    """The complete checkpoints there, newest first. Reads pointers and manifests, not the tensors: see verify."""
+    found = look(where)
     with ThreadPoolExecutor(_LINES, "regrow-list") as pool:
-        rows = tuple(pool.map(lambda pointer: _row(archive, pointer), pointers))
-    found = Listing(url=archive.store.url, checkpoints=rows, damages=tuple(damages))
+        listings = [
+            _listing(place, pool.map(functools.partial(read_row, place.archive), place.pointers)) for place in found.places
+        ]
     if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+        _print_json(found, listings)
     else:
-        _print_rows(rows)
-        _print_problems(found)
-    return _code(found)
+        for listing in listings:
+            if found.run is not None:
+                click.echo(f"{listing.url}:")
+            if listing.checkpoints or found.run is None:
+                _print_rows(listing.checkpoints)
+            elif not listing.unreachable:
+                click.echo("no checkpoint yet")
+            _print_problems(listing)
+    return _code(listings)
 
 
 @checkpoint.command("show")
-@_url
+@_where
 @_step
 @click.option("--tensors", "every", is_flag=True, help="Every tensor, with its dtype, shape and shard.")
 @_json
 @_door
-def show(url: str, step: int | None, every: bool, as_json: bool) -> int:
+def show(where: str, step: int | None, every: bool, as_json: bool) -> int:
     """What is in one checkpoint. Reads its manifest, not the tensors."""
-    archive, pointers, damages = _there(url)
-    pointer = _chosen(archive, pointers, damages, step)
-    row = _row(archive, pointer)
-    found = Listing(url=archive.store.url, checkpoints=(row,), damages=tuple(damages))
-    manifest = archive.manifest(pointer) if row.state == "whole" else None
+    found = look(where)
+    place, pointer = found.newest(step)[0]
+    told = read_row(place.archive, pointer)
+    listing = _listing(place, [told])
+    manifest = place.archive.manifest(pointer) if told.state == "whole" else None
     if as_json:
         extra = {"leaves": manifest.leaves} if manifest is not None and every else {}
-        click.echo(msgspec.json.encode({**msgspec.to_builtins(found), **extra}).decode())
-        return _code(found)
-    if manifest is not None:
-        _print_manifest(row, manifest, every)
-    _print_problems(found)
-    return _code(found)
+        click.echo(msgspec.json.encode({**msgspec.to_builtins(listing), **extra}).decode())
+    else:
+        if found.run is not None:
+            click.echo(f"{place.url}:")
+        if manifest is not None:
+            _print_manifest(told, manifest, every)
+        _print_problems(listing)
+    return _code([listing, *_others(found, place)])
 
 
 @checkpoint.command("verify")
-@_url
+@_where
 @_step
 @_json
 @_door
-def verify(url: str, step: int | None, as_json: bool) -> int:
+def verify(where: str, step: int | None, as_json: bool) -> int:
     """Read every byte of all checkpoints, or of one, and hold it to its digest."""
-    archive, pointers, damages = _there(url)
-    chosen = pointers if step is None else [_chosen(archive, pointers, damages, step)]
-    rows = []
-    with Gauge("reading", sum(pointer.size_bytes for pointer in chosen)) as gauge:
-        for pointer in chosen:
-            row = _row(archive, pointer)
-            if row.state == "whole":
-                problems = archive.verify(pointer, gauge.add)
-                row = msgspec.structs.replace(row, state="damaged" if problems else "whole", problems=tuple(problems))
-            rows.append(row)
-    found = Listing(url=archive.store.url, checkpoints=tuple(rows), damages=tuple(damages))
-    if as_json:
-        click.echo(msgspec.json.encode(found).decode())
+    found = look(where)
+    if step is None:
+        chosen = [(place, pointer) for place in found.places for pointer in place.pointers]
     else:
-        for row in rows:
-            click.echo(f"step {row.step}: {row.state}, {size(row.size_bytes)}")
-        _print_problems(found)
-    return _code(found)
+        chosen = found.newest(step)
+    rows: dict[str, list[Row]] = {place.url: [] for place in found.places}
+    with Gauge("reading", sum(pointer.size_bytes for _, pointer in chosen)) as gauge:
+        for place, pointer in chosen:
+            told = read_row(place.archive, pointer)
+            if told.state == "whole":
+                problems = place.archive.verify(pointer, gauge.add)
+                told = msgspec.structs.replace(told, state="damaged" if problems else "whole", problems=tuple(problems))
+            rows[place.url].append(told)
+    listings = [_listing(place, rows[place.url]) for place in found.places]
+    if as_json:
+        _print_json(found, listings)
+    else:
+        for listing in listings:
+            for told in listing.checkpoints:
+                at = f" at {listing.url}" if found.run is not None else ""
+                click.echo(f"step {told.step}{at}: {told.state}, {size(told.size_bytes)}")
+            _print_problems(listing)
+    return _code(listings)
 
 
 @checkpoint.command("export")
-@_url
+@_where
 @_step
 @click.option("--to", type=click.Path(path_type=Path), metavar="FILE.pt", help="One file, for torch.load.")
 @click.option("--dcp", type=click.Path(path_type=Path), metavar="DIR", help="A folder, for torch.distributed.checkpoint.")
@@ -194,7 +207,7 @@ def verify(url: str, step: int | None, as_json: bool) -> int:
 @_json
 @_door
 def export(
-    url: str,
+    where: str,
     step: int | None,
     to: Path | None,
     dcp: Path | None,
@@ -207,21 +220,20 @@ def export(
     Without --step it is the newest that is whole: every byte is checked, and damaged ones are passed over and told. Nothing
     that exists is replaced. Needs memory for all of it.
     """
-    places = [place for place in (to, dcp, safetensors) if place is not None]
-    if len(places) != 1:
-        raise ConfigError(f"{len(places)} of --to, --dcp and --safetensors were given: give one")
-    if places[0].exists():
-        raise ConfigError(f"{places[0]} exists: choose another place, or remove it")
-    archive, pointers, damages = _there(url)
-    candidates = pointers if step is None else [_chosen(archive, pointers, damages, step)]
-    if not candidates:
-        raise StateError("; ".join(damages))
+    paths = [path for path in (to, dcp, safetensors) if path is not None]
+    if len(paths) != 1:
+        raise ConfigError(f"{len(paths)} of --to, --dcp and --safetensors were given: give one")
+    if paths[0].exists():
+        raise ConfigError(f"{paths[0]} exists: choose another place, or remove it")
+    found = look(where)
+    candidates = found.newest(step)
+    damages = [damage for place in found.places for damage in place.damages]
     from regrow.state import export as exporting  # which imports torch
 
-    for pointer in candidates:
+    for place, pointer in candidates:
         try:
             with Gauge("reading", pointer.size_bytes) as gauge:
-                loaded = exporting.load(archive, pointer, gauge.add)
+                loaded = exporting.load(place.archive, pointer, gauge.add)
             break
         except StateError as error:
             damages.append(str(error))
@@ -232,111 +244,73 @@ def export(
     elif dcp is not None:
         exporting.to_dcp(loaded, dcp)
     else:
-        exporting.to_safetensors(loaded, places[0], name)
+        exporting.to_safetensors(loaded, paths[0], name)
     done = Exported(
-        url=archive.store.url,
+        url=place.url,
         step=pointer.step,
         folder=pointer.folder,
-        path=str(places[0]),
-        passed_over=tuple(damages),
+        path=str(paths[0]),
+        passed_over=(*damages, *(other.unreachable for other in found.places if other.unreachable)),
     )
     if as_json:
         click.echo(msgspec.json.encode(done).decode())
     else:
         click.echo(f"step {done.step} of {done.url} is in {done.path}")
-        for damage in damages:
-            click.echo(f"passed over: {damage}", err=True)
-    return DAMAGED if damages else FINE
+        for problem in done.passed_over:
+            click.echo(f"passed over: {problem}", err=True)
+    return max(DAMAGED if damages else FINE, _code(_others(found, place)))
 
 
 @checkpoint.command("prune")
-@_url
+@_where
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Keep the newest N.")
 @click.option("--every", type=click.IntRange(min=1), metavar="M", help="Keep those of a step that M divides.")
 @click.option("--within", metavar="SIZE", help="Of what is kept, only the newest within SIZE, e.g. 500GB.")
 @click.option("--dry-run", "is_dry", is_flag=True, help="Only say what would be removed.")
 @_json
 @_door
-def prune(url: str, last: int | None, every: int | None, within: str | None, is_dry: bool, as_json: bool) -> int:
+def prune(where: str, last: int | None, every: int | None, within: str | None, is_dry: bool, as_json: bool) -> int:
     """Remove what --last and --every do not ask for, what --within has no room for, and what dead saves left.
 
     The newest checkpoint is always kept, and nothing is removed in favour of one with files missing. Without any rule, only
     leftovers of saves go. Safe while a job saves there.
     """
     retention = Retention(last=last, every=every, total_bytes=_bytes(within) if within is not None else None)
-    archive, pointers, damages = _there(url)
+    found = look(where)
+    done = [_pruned(place, retention, is_dry) for place in found.places]
+    if as_json:
+        _print_json(found, done)
+    else:
+        for place, removed in zip(found.places, done, strict=True):
+            _print_removed(removed, f" at {place.url}" if found.run is not None else "", len(place.pointers))
+    return _code(done)
+
+
+def _pruned(place: Stored, retention: Retention, is_dry: bool) -> Removed:
+    if place.unreachable:
+        return Removed(url=place.url, is_dry=is_dry, checkpoints=(), leftovers=(), damages=(), unreachable=place.unreachable)
+    archive = place.archive
     gone = archive.doomed(retention) if is_dry else archive.prune(retention)
     leftovers = archive.leftovers() if is_dry else archive.sweep()
-    rows = tuple(_plain_row(pointer, "whole") for pointer in gone)
-    done = Removed(url=archive.store.url, is_dry=is_dry, checkpoints=rows, leftovers=leftovers, damages=tuple(damages))
-    if as_json:
-        click.echo(msgspec.json.encode(done).decode())
-    else:
-        would = "would be removed" if is_dry else "removed"
-        for row in rows:
-            click.echo(f"{would}: step {row.step}, {size(row.size_bytes)}")
-        for folder in leftovers:
-            click.echo(f"{would}: {folder}, which was never completed")
-        click.echo(f"kept: {len(pointers) - len(rows)}")
-        for damage in damages:
-            click.echo(f"damage: {damage}", err=True)
-    return DAMAGED if damages else FINE
+    rows = tuple(plain_row(pointer, "whole") for pointer in gone)
+    return Removed(url=place.url, is_dry=is_dry, checkpoints=rows, leftovers=leftovers, damages=tuple(place.damages))
 
 
-# What is there
+def _listing(place: Stored, rows: Iterable[Row]) -> Listing:
+    return Listing(url=place.url, checkpoints=tuple(rows), damages=tuple(place.damages), unreachable=place.unreachable)
 
 
-def _there(url: str) -> tuple[Archive, list[Pointer], list[str]]:
-    archive = Archive(open_store(url))
-    pointers, damages = archive.pointers()
-    if not pointers and not damages:
-        raise ConfigError(f"there is no checkpoint at {archive.store.url}: look at the address")
-    return archive, pointers, damages
+def _others(found: Found, chosen: Stored) -> list[Listing]:
+    """Places that nobody could look at while another one was chosen."""
+    return [_listing(place, ()) for place in found.places if place is not chosen and place.unreachable]
 
 
-def _chosen(archive: Archive, pointers: list[Pointer], damages: list[str], step: int | None) -> Pointer:
-    """The newest of that step."""
-    found = next((pointer for pointer in pointers if step in (None, pointer.step)), None)
-    if found is not None:
-        return found
-    if not pointers:
-        raise StateError("; ".join(damages))
-    steps = ", ".join(str(pointer.step) for pointer in pointers[:10]) + (", ..." if len(pointers) > 10 else "")
-    raise ConfigError(f"there is no checkpoint of step {step} at {archive.store.url}, there are those of {steps}")
-
-
-def _row(archive: Archive, pointer: Pointer) -> Row:
-    try:
-        manifest = archive.manifest(pointer)
-    except StateError as error:
-        return _plain_row(pointer, "damaged", str(error))
-    except ConfigError as error:
-        return _plain_row(pointer, "newer", str(error))
-    return msgspec.structs.replace(
-        _plain_row(pointer, "whole"),
-        made_unix_s=manifest.made_unix_s,
-        regrow=manifest.regrow,
-        shards=len(manifest.shards),
-        tensors=len(manifest.leaves),
-        root=manifest.root,
-        mathematics=manifest.mathematics,
-    )
-
-
-def _plain_row(pointer: Pointer, state: str, *problems: str) -> Row:
-    return Row(
-        number=pointer.number,
-        step=pointer.step,
-        term=pointer.term,
-        folder=pointer.folder,
-        size_bytes=pointer.size_bytes,
-        state=state,
-        problems=problems,
-    )
-
-
-def _code(found: Listing) -> int:
-    return DAMAGED if found.damages or any(row.state == "damaged" for row in found.checkpoints) else FINE
+def _code(listings: Iterable[Listing | Removed]) -> int:
+    told = list(listings)
+    if any(listing.unreachable for listing in told):
+        return INFRA
+    rows = [told for listing in told for told in listing.checkpoints]
+    return DAMAGED if any(x.damages for x in told) or any(x.state == "damaged" for x in rows) else FINE
 
 
 def _bytes(text: str) -> int:
@@ -346,7 +320,27 @@ def _bytes(text: str) -> int:
     return int(float(match[1]) * _UNITS[match[2].lower()])
 
 
-# For people
+# What is printed
+
+
+def _print_json(found: Found, told: Sequence[Listing | Removed]) -> None:
+    """Of a URL the one, of a run all of its places."""
+    whole = told[0] if found.run is None else OfRun(run=found.run, places=tuple(told))
+    click.echo(msgspec.json.encode(whole).decode())
+
+
+def _print_removed(done: Removed, at: str, before: int) -> None:
+    if done.unreachable:
+        click.echo(f"cannot be reached: {done.unreachable}", err=True)
+        return
+    would = "would be removed" if done.is_dry else "removed"
+    for told in done.checkpoints:
+        click.echo(f"{would}: step {told.step}{at}, {size(told.size_bytes)}")
+    for folder in done.leftovers:
+        click.echo(f"{would}: {folder}{at}, which was never completed")
+    click.echo(f"kept{at}: {before - len(done.checkpoints)}")
+    for damage in done.damages:
+        click.echo(f"damage: {damage}", err=True)
 
 
 def _print_rows(rows: tuple[Row, ...]) -> None:
@@ -374,6 +368,8 @@ def _print_manifest(row: Row, manifest: Manifest, every: bool) -> None:
 
 
 def _print_problems(found: Listing) -> None:
+    if found.unreachable:
+        click.echo(f"cannot be reached: {found.unreachable}", err=True)
     for damage in (*found.damages, *(problem for row in found.checkpoints for problem in row.problems)):
         click.echo(f"damage: {damage}" if "install regrow" not in damage else f"note: {damage}", err=True)
 

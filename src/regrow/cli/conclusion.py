@@ -1,5 +1,6 @@
 """The end of a job, for people and for scripts: what the terminal shows, and the exit code."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from regrow.agent.terminal import STDERR, Terminal
@@ -24,12 +25,28 @@ def conclude(terminal: Terminal, end: End, raised: list[Raised], run_dir: str) -
         "state-lost": (
             f"the training state is lost: {end.why}.\n"
             "Regrow never restarts from initial weights by itself. Look for the cause in the output above and in "
-            f"{run_dir}/output, then start a new run; more --replicas make this less likely."
+            f"{run_dir}/output, then start a new run; more --replicas make this less likely, and with "
+            "--checkpoint or --memory-every a job outlives all of them."
         ),
     }
     terminal.say(words[end.outcome])
     if end.outcome in ("failed", "state-lost"):
         terminal.say(f"what led there: regrow why {run_dir}")
+
+
+def conclude_saves(terminal: Terminal, end: End, failures: Sequence[str], run_dir: str) -> int | None:
+    """Of a job that saves, once nothing more becomes durable. The exit code, where that of the job would hide that its last
+    state is not safe."""
+    if not failures:
+        return None
+    terminal.say("the last state of the job is not durable everywhere:")
+    for failure in failures:
+        terminal.say(f"  {failure}")
+    terminal.say(
+        f"what is safe there: regrow checkpoint list {run_dir}. Mend the cause, then start again with --resume latest to go on "
+        "from the newest state"
+    )
+    return INFRA if end.outcome in ("finished", "stopped") else None
 
 
 def _show(terminal: Terminal, first: Raised, others: list[Raised]) -> None:

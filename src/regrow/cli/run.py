@@ -259,7 +259,7 @@ def run(
            its last step
       2    wrong usage: a flag, the script's path or the run directory
       3    every replica was lost, and the training state with them
-      4    the machine refused: disk, port, processes
+      4    the machine refused: disk, port, processes; or the job's last state could not be made durable everywhere
       70   a bug in Regrow
       130  stopped by Ctrl-C
       143  stopped by SIGTERM

@@ -184,6 +184,11 @@ def default_path(cwd: Path) -> Path:
     return cwd / "runs" / f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
 
 
+def is_run(where: str) -> bool:
+    """Is this a run directory, and not the URL of something else?"""
+    return "://" not in where and (Path(where) / _JOB).is_file()
+
+
 def newest(cwd: Path) -> Path:
     """The run that started last in or below this folder."""
     found: list[tuple[float, Path]] = []

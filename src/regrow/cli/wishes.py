@@ -17,6 +17,7 @@ from regrow.cli.status import RUNNING, JobStatus, gather
 from regrow.coordinator.store import load
 from regrow.core.errors import ConfigError, PeerError, RegrowError
 from regrow.core.messages import OPERATOR, Reply, Request
+from regrow.core.roster import Endpoint
 from regrow.core.wishes import Wish, overtaken
 from regrow.wire.tcp import connect
 
@@ -75,7 +76,7 @@ def migrate(run_dir: Path | None, replica: str, no_wait: bool) -> None:
 def _wish(where: Path | None, wish: Wish, no_wait: bool) -> None:
     try:
         run_dir = RunDir(where or newest(Path.cwd()))
-        reply = asyncio.run(_ask(run_dir, wish))
+        reply = asyncio.run(ask(run_dir, wish))
         if not reply.is_granted:
             click.echo(f"regrow: {reply.why}", err=True)
             sys.exit(_REFUSED)
@@ -91,26 +92,26 @@ def _wish(where: Path | None, wish: Wish, no_wait: bool) -> None:
         sys.exit(INFRA)
 
 
-async def _ask(run_dir: RunDir, wish: Wish) -> Reply:
+async def ask(run_dir: RunDir, wish: Wish, elsewhere: Endpoint | None = None) -> Reply:
+    """`elsewhere`: where the coordinator is, should its own folder be another one. PeerError while it is away."""
     state = gather(run_dir).state
     if state not in RUNNING:
         raise ConfigError(f"{run_dir.path} does not run (it is {state}): there is nobody to ask")
     listening = run_dir.listening()
-    if listening is None:
+    there = listening.endpoint if listening is not None else elsewhere
+    if there is None:
         raise ConfigError(
             f"{run_dir.path} does not say where its coordinator listens: ask with the coordinator's own folder"
         )
     try:
-        connection = await connect(listening.endpoint, run_dir.token(), OPERATOR, _CONNECT_S)
+        connection = await connect(there, run_dir.token(), OPERATOR, _CONNECT_S)
         try:
             await connection.send(Request(wish=wish))
             reply = await connection.receive()
         finally:
             await connection.close()
     except PeerError as error:
-        raise PeerError(
-            f"the coordinator at {listening.endpoint} cannot be reached ({error}): ask again once it is back"
-        ) from error
+        raise PeerError(f"the coordinator at {there} cannot be reached ({error}): ask again once it is back") from error
     if not isinstance(reply, Reply):
         raise PeerError(f"the coordinator answered with {type(reply).__name__}: is it of the same version?")
     return reply
