@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from regrow.agent.agent import Agent, AgentConfig
@@ -65,7 +66,7 @@ async def main() -> None:
     clock = loop.time
     while (words := (await orders.readline()).decode().split()) and words[0] != "close":
         if words[0] in ("freeze", "thaw"):
-            loop.time = clock if words[0] == "thaw" else lambda now=clock(): now
+            loop.time = clock if words[0] == "thaw" else partial(float, clock())
             tell(clock=words[0])
             continue
         member = member_of(words[1])

@@ -143,7 +143,7 @@ def test_killed_in_the_last_save(start: Start, place: Path, reference: str, who:
 
 
 def test_all_killed_in_the_last_save(start: Start, place: Path, reference: str) -> None:
-    """After the last step, and before anything of it is whole: the job goes back to the save before, and to its end again."""
+    """After the last step, and before that is saved: the job goes back to the save before, and to its end again."""
     faults = [part for name in ALL3 for part in ("--fault", f"{name}:depositing:step={STEPS}:SIGKILL")]
     run = start("--replicas", "3", "--checkpoint", str(place), "--checkpoint-every", "10", *faults)
     assert run.wait() == 0, run.story()

@@ -21,7 +21,7 @@ from regrow.agent.coordinator_line import CoordinatorLine
 from regrow.agent.exits import NEVER_JOINED, Exit
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig
-from regrow.cli.conclusion import CODES, INFRA, conclude, short
+from regrow.cli.conclusion import CODES, conclude, conclude_saves, short
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
@@ -205,10 +205,9 @@ class Launcher:
             if not self._is_open and (self._line is not None or self._safe is not None):
                 self._undo()
         conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
-        if unsaved:
-            self._terminal.say("not saved: " + "; ".join(unsaved))
-            if end.outcome == "finished":
-                return INFRA
+        code = conclude_saves(self._terminal, end, unsaved, short(self._run_dir.path))
+        if code is not None:
+            return code
         if end.outcome == "stopped":
             return _STOPPED[self._stop or signal.SIGINT]
         return CODES[end.outcome]
