@@ -1,9 +1,11 @@
 """Fixtures of the process tests: the undisturbed digests, and a guarantee that no job outlives its test."""
 
+import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import s3_service
 from runs import TINY, Run, alone, trail
 
 
@@ -38,3 +40,17 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     yield begin
     for run in started:
         run.kill()
+
+
+@pytest.fixture(scope="session")
+def s3_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Of a real S3 service; the test is skipped where there is none."""
+    with s3_service.serving(tmp_path_factory.mktemp("s3")) as port:
+        yield port
+
+
+@pytest.fixture
+def s3_url(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in s3_service.environment(s3_port).items():
+        monkeypatch.setenv(name, value)
+    return f"s3://{s3_service.BUCKET}/{secrets.token_hex(4)}"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import s3_service
 import torch
 import torch.nn as nn
 from coordinators import Coordinator
@@ -280,6 +281,44 @@ def test_a_full_place_costs_no_training_and_is_told(tmp_path: Path, start: Start
         assert str(other) in run.output, run.story()
     finally:
         subprocess.run(["umount", str(other)], check=True)
+
+
+def test_a_job_killed_whole_goes_on_from_s3(
+    start: Start, s3_port: int, s3_url: str, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    """Of a service that breaks every third connection before the request has arrived."""
+    with s3_service.Flaky(s3_port) as flaky:
+        for name, value in s3_service.environment(flaky.port).items():
+            monkeypatch.setenv(name, value)
+        flaky.spoil("refuse", every=3)
+        first = start("--replicas", "2", "--checkpoint", s3_url, "--checkpoint-every", "4", script_args=PACED)
+        wait_for(lambda: len(first.facts(SaveDurable)) >= 1, "a durable save")
+        first.kill()
+        wait_for(lambda: not first.processes(), "every process of the job to be gone")
+        flags = ("--checkpoint", s3_url, "--checkpoint-every", "4", "--resume", "latest")
+        run = start("--replicas", "3", *flags)
+        assert run.wait() == 0, run.story()
+        assert flaky.spoilt > 0
+    (taken,) = [fact for _, fact in run.facts(OriginTaken)]
+    prove(run, reference, deaths=Counter(), first=taken.step)
+    assert run.facts(SaveDurable)[-1][1].step == STEPS, run.story()
+
+
+def test_a_store_that_stalls_holds_nobody_up_for_ever(
+    start: Start, s3_port: int, s3_url: str, monkeypatch: pytest.MonkeyPatch, reference: str
+) -> None:
+    """Saves wait for one another, then for nobody: the place is given up, which is told."""
+    with s3_service.Flaky(s3_port) as flaky:
+        for name, value in s3_service.environment(flaky.port).items():
+            monkeypatch.setenv(name, value)
+        flags = ("--checkpoint", s3_url, "--checkpoint-every", "2", "--checkpoint-patience", "3")
+        run = start("--replicas", "2", *flags, script_args=("--pace", "0.2"))
+        wait_for(lambda: run.facts(SaveDurable), "a durable save")
+        flaky.spoil("stall", every=1)
+        hurry(run)
+        assert run.wait() == 4, run.story()
+    prove(run, reference, deaths=Counter(), code=4)
+    assert any(fact.is_final for _, fact in run.facts(SaveFailed)), run.story()
 
 
 def test_a_coordinator_that_is_away_founds_the_job_again(tmp_path: Path, start: Start, reference: str) -> None:

@@ -12,7 +12,9 @@ from regrow.core.draft import Draft, draft
 from regrow.state.memory import bytes_of, plain
 from regrow.state.tracked import Tracked
 from regrow.worker.arena import Arena
-from regrow.worker.hold import Hold, Outcome, copy_of
+from regrow.worker.depot import portion
+from regrow.worker.drafting import Drafting
+from regrow.worker.hold import Hold, Outcome, carried_out, copy_of
 
 DEADLINE_S = 60.0
 
@@ -239,3 +241,29 @@ def test_after_close_no_hook_is_left() -> None:
     desk.close()
     optimizer.step()
     assert len(desk.waits) == 1
+
+
+@given(st.integers(1, 9), st.lists(st.integers(0, 3000), min_size=1, max_size=6), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_portions_of_all_members_make_the_whole_state(members: int, sizes: list[int], are_owned: bool) -> None:
+    """However many there are, each byte is copied by exactly one of them."""
+    parameters = [torch.nn.Parameter(torch.randn(size)) for size in sizes]
+    optimizer = torch.optim.SGD(parameters)
+    tracked = Tracked()
+    tracked.add("model", torch.nn.ParameterList(parameters))
+    plan, offsets, flat = Drafting(4096).planned(1, tracked)
+    named = list(zip(flat.paths, flat.tensors, offsets, strict=True))
+    arena, written = Arena(), torch.zeros(max(plan.arena_bytes, 1), dtype=torch.int64)
+    arena.fit(plan.arena_bytes)
+    try:
+        for index in range(members):
+            part = portion(plan.arena_bytes, index, members)
+            copy = copy_of(named, [optimizer] * are_owned, arena, plan.arena_bytes, (), lambda outcome: None, part)
+            assert carried_out(copy).error is None
+            written[slice(*part)] += 1
+        assert written[: plan.arena_bytes].eq(1).all(), "each page is one member's"
+        for leaf, offset, tensor in zip(plan.leaves, offsets, flat.tensors, strict=True):
+            if leaf.size_bytes:
+                assert bytes(bytes_of(arena.tensor(offset, leaf.size_bytes))) == bytes(bytes_of(plain(tensor)))
+    finally:
+        arena.close()

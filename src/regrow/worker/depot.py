@@ -158,7 +158,7 @@ class Depot:
             plan.arena_bytes,
             self._restless,
             lambda outcome: self._deposited(deposit, number, outcome),
-            _portion(plan.arena_bytes, index, len(work.members)),
+            portion(plan.arena_bytes, index, len(work.members)),
         )
         copy.copied = lambda: faultpoint("depositing", step=work.step)
         return copy
@@ -329,7 +329,7 @@ class Depot:
             self._again(void.urgency)
 
 
-def _portion(arena_bytes: int, index: int, count: int) -> tuple[int, int]:
+def portion(arena_bytes: int, index: int, count: int) -> tuple[int, int]:
     """The pages of the arena, cut evenly."""
     pages = arena_bytes // ALIGNED_BYTES
     return pages * index // count * ALIGNED_BYTES, pages * (index + 1) // count * ALIGNED_BYTES

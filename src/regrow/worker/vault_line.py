@@ -4,6 +4,7 @@ A line counts once the vault has said something on it: one that was stopped, and
 answering. Training never waits for a vault that is away; whoever waits for one that is there hears from it now and then.
 """
 
+import os
 import socket
 import threading
 import time
@@ -46,6 +47,7 @@ class VaultLine:
         self._thread = threading.Thread(target=self._run, name="regrow-vault", daemon=True)
 
     def open(self) -> None:
+        os.register_at_fork(after_in_child=self._let_go)
         self._thread.start()
 
     @property
@@ -86,6 +88,12 @@ class VaultLine:
         if line is not None:
             line.shut()
         self._thread.join()
+
+    def _let_go(self) -> None:
+        """In a forked child, which must not keep the line open once this worker is gone."""
+        line, self._line, self._number = self._line, None, 0
+        if line is not None:
+            line.close()
 
     def _run(self) -> None:
         backoff = Backoff()
