@@ -9,9 +9,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from vaults import DEADLINE_S, Host, Worker, bytes_of, drafted, place, root_at, save, steps_in, wait_for
+from vaults import (
+    DEADLINE_S,
+    Host,
+    Worker,
+    bytes_of,
+    drafted,
+    place,
+    root_at,
+    save,
+    steps_in,
+    stopped_writer,
+    wait_for,
+)
 
-from regrow.core.records import SaveDurable, SaveFailed, SaveVoided, StateKept, VaultStarted
+from regrow.core.records import SaveDurable, SaveFailed, SaveVoided, StateKept
 from regrow.core.retention import Retention
 from regrow.core.saves import Urgency
 from regrow.shell.vaulting import Foreseen, Kept, Lacking, Lent, Place, Recall, Void
@@ -272,38 +284,23 @@ def test_a_last_save_that_nobody_can_complete_is_told_at_the_end(make: Callable[
 # Places
 
 
-def writer_of(host: Host) -> int:
-    """The only child of the newest vault."""
-    pid = host.facts(VaultStarted)[-1].pid
-
-    def find() -> list[str]:
-        return [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
-
-    (child,) = wait_for(find, "a writer")
-    return int(child)
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-
-
 def test_saves_wait_for_a_place_that_is_behind_and_none_is_dropped(make: Callable[..., Host], tmp_path: Path) -> None:
-    host = make(place(tmp_path / "near"), faults="writer.0:save-shard:step=1:SIGSTOP")
+    host = make(place(tmp_path / "near"))
     host.open()
     worker = Worker(host, "r0.0")
-    for step in (1, 2, 3):
+    save(1, worker)
+    writer = stopped_writer(host)
+    for step in (2, 3, 4):
         save(step, worker)
-    writer = writer_of(host)
-    wait_for(lambda: is_stopped(writer), "the writer to stand still")
-    worker.deposit(4, ("r0.0",))
+    worker.deposit(5, ("r0.0",))
     assert worker.hears_nothing()
     os.kill(writer, signal.SIGCONT)
     worker.lent()
-    worker.copy(4, ("r0.0",))
-    worker.deposited(4, 0)
-    assert worker.heard(Kept).step == 4
+    worker.copy(5, ("r0.0",))
+    worker.deposited(5, 0)
+    assert worker.heard(Kept).step == 5
     assert host.finish() == []
-    assert steps_in(tmp_path / "near") == [4, 3, 2, 1]
+    assert steps_in(tmp_path / "near") == [5, 4, 3, 2, 1]
 
 
 def test_a_place_that_fails_is_told_and_the_others_go_on(make: Callable[..., Host], tmp_path: Path) -> None:
