@@ -36,6 +36,7 @@ from regrow.shell.vaulting import (
     Setting,
     ToWorker,
     Unknown,
+    Waits,
 )
 from regrow.state.archive import Archive, root_of
 from regrow.state.stores import open_store
@@ -229,15 +230,19 @@ class Worker:
         self.arena: mmap.mmap | None = None
         self.say(Came(member=member, unsettled=unsettled))
         if unsettled < 0:
-            assert self.hears_nothing()  # and the vault has heard that it came
+            assert self.heard(Kept).step == -1
 
     def say(self, message: FromWorker) -> None:
         self.line.send(msgspec.json.encode(message))
 
     def hear(self) -> ToWorker:
-        payload = self.line.receive(DEADLINE_S)
-        assert payload is not None, f"{self.member} waited {DEADLINE_S:g} s in vain"
-        return msgspec.json.decode(payload, type=ToWorker)
+        """But for words that only soothe."""
+        while True:
+            payload = self.line.receive(DEADLINE_S)
+            assert payload is not None, f"{self.member} waited {DEADLINE_S:g} s in vain"
+            message = msgspec.json.decode(payload, type=ToWorker)
+            if not isinstance(message, Waits):
+                return message
 
     def heard(self, kind: type[T]) -> T:
         message = self.hear()

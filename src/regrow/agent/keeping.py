@@ -24,9 +24,10 @@ from regrow.core.records import SaveVoided, StateKept
 from regrow.core.saves import Urgency
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Deposit, Kept, Lacking, Lent, Renewed, Said, ToAgent, ToWorker, Void
+from regrow.shell.vaulting import Deposit, Kept, Lacking, Lent, Renewed, Said, ToAgent, ToWorker, Void, Waits
 from regrow.state.archive import root_of
 
+_SOOTHED_S = 1.0
 _VOIDS = 16
 """So many void saves are remembered, for portions of them that are still on their way."""
 
@@ -51,8 +52,8 @@ class Keeping:
         """Under which saves are made from now on."""
         self._saved_term = 0
         """The newest under which anything was made."""
-        self.failures: list[str] = []
-        """Last saves that are void."""
+        self._lost: dict[int, str] = {}
+        """Last saves that are void, and why, by their steps."""
         self._journal = journal
         self._post = post
         self._voices = voices
@@ -63,11 +64,31 @@ class Keeping:
         self._takes: list[tuple[int, Future[Generation]]] = []
         """An origin waits for a generation of so many bytes."""
         self._is_fitting = False
+        self._soothed_s = 0.0
 
     @property
     def is_busy(self) -> bool:
         """A save is on its way to be whole."""
         return bool(self._digesting) or self._gathering is not None
+
+    @property
+    def is_crowded(self) -> bool:
+        """A save waits for an arena."""
+        return self._gathering is not None and self._gathering.generation is None
+
+    def soothe(self) -> None:
+        """Whoever waits hears why, and that somebody is there."""
+        gathering, now_s = self._gathering, time.monotonic()
+        if gathering is None or not self.is_crowded or now_s < self._soothed_s + _SOOTHED_S:
+            return
+        self._soothed_s = now_s
+        busy = [f"{tier.place.url} takes its time: {tier.under_way}" for tier in self.tiers if tier.under_way]
+        for member in sorted(gathering.borrowers):
+            self._voices.worker(member, Waits(why="; ".join(busy) or "memory is made ready"), None)
+
+    @property
+    def failures(self) -> list[str]:
+        return [f"the last state (step {step}) is not saved: {why}" for step, why in self._lost.items()]
 
     @property
     def is_digesting(self) -> bool:
@@ -155,7 +176,7 @@ class Keeping:
             gathering.generation.is_tainted |= bool(gathering.loans)
         self._journal.write(SaveVoided(step=step, why=why))
         if gathering.is_last:
-            self.failures.append(f"the last state (step {step}) is not saved: {why}")
+            self._lost[step] = why
         self._voices.workers(Void(step=step, why=why))
         self.provide()
 
@@ -235,6 +256,7 @@ class Keeping:
         self.label(generation, draft, root, tuple(tier.number for tier in takers))
         faultpoint("vault-kept", step=step)
         seconds = time.monotonic() - gathering.begun_s
+        self._lost = {lost: why for lost, why in self._lost.items() if lost > step}
         self._journal.write(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
         self._voices.workers(Kept(step=step))
         for tier in takers:

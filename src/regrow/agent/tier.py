@@ -42,7 +42,7 @@ class Tier:
         """The newest step that it took."""
         self.under_way = ""
         self.failures: list[str] = []
-        """Of saves that were given up."""
+        """Of saves that were given up, and that no newer one has taken the place of."""
         self._patience_s = patience_s
         self._faults = faults
         self._journal = journal
@@ -100,6 +100,7 @@ class Tier:
         generation.wanted.discard(self.number)
         self._open.discard(draft.step)
         if isinstance(outcome, Pointer):
+            self.failures.clear()
             self._note(
                 SaveDurable(
                     step=draft.step,

@@ -48,6 +48,7 @@ from regrow.shell.vaulting import (
     Foreseen,
     FromAgent,
     FromWorker,
+    Kept,
     Opened,
     Recall,
     Recalled,
@@ -64,6 +65,7 @@ from regrow.shell.vaulting import (
 _PROGRESS_S = 2.0
 _SIGNS = 10
 """Of life, in the time after which a silent vault is replaced."""
+_SOOTHED_S = 0.5
 
 T = TypeVar("T")
 
@@ -138,15 +140,19 @@ class Vault:
             for key, ready in self._selector.select(self._pause_s()):
                 key.data(ready)
             self._run_posted()
+            self._keeping.soothe()
             self._show_life()
             self._see_to_the_end()
 
     def _pause_s(self) -> float:
-        """Until something is to be said, whatever happens."""
-        until_s = self._shown_s + self._setting.silence_s / _SIGNS
+        """Until there is something to say: to whoever waits, of the end, or that this loop runs."""
+        now_s = time.monotonic()
+        pauses_s = [self._shown_s + self._setting.silence_s / _SIGNS - now_s]
         if self._finish_s is not None:
-            until_s = min(until_s, self._told_s + _PROGRESS_S)
-        return max(0.0, until_s - time.monotonic())
+            pauses_s.append(self._told_s + _PROGRESS_S - now_s)
+        if self._keeping.is_crowded:
+            pauses_s.append(_SOOTHED_S)
+        return max(0.0, min(pauses_s))
 
     def _show_life(self) -> None:
         now_s = time.monotonic()
@@ -213,8 +219,8 @@ class Vault:
     def _heard(self, member: str, message: FromWorker) -> None:
         match message:
             case Came(unsettled=step):
-                if step >= 0 and (fate := self._keeping.fate(step)) is not None:
-                    self._reception.tell(member, fate)
+                fate = self._keeping.fate(step) if step >= 0 else None
+                self._reception.tell(member, fate or Kept(step=-1))
             case Foreseen(arena_bytes=size_bytes):
                 self._keeping.foresee(size_bytes)
             case Deposit():

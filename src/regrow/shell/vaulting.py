@@ -104,10 +104,17 @@ class Lent(_Message, frozen=True, kw_only=True):
     size_bytes: int
 
 
+class Waits(_Message, frozen=True, kw_only=True):
+    """Said every second to whoever waits for an arena."""
+
+    why: str
+
+
 class Kept(_Message, frozen=True, kw_only=True):
-    """The state of this step is whole in memory, and so every older wish is met."""
+    """The state of this step is whole in memory, and so every older wish is met. Every line is opened with one."""
 
     step: int
+    """-1: none is, or it is not decided yet."""
 
 
 class Void(_Message, frozen=True, kw_only=True):
@@ -204,6 +211,6 @@ class Said(_Message, frozen=True, kw_only=True):
 
 
 FromWorker = Came | Foreseen | Deposit | Deposited | Recall
-ToWorker = Lent | Kept | Void | Lacking | Recalled | Unknown
+ToWorker = Lent | Waits | Kept | Void | Lacking | Recalled | Unknown
 FromAgent = Seek | Finish
 ToAgent = Opened | Unusable | Sought | Renewed | Finished | Alive | Said
