@@ -1,6 +1,7 @@
 """Origins that a real vault finds: in memory, at places, and after it was killed."""
 
 import random
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -219,11 +220,8 @@ def test_a_vault_that_is_killed_leaves_what_is_whole(
     with pytest.raises(PeerError):
         worker.hear()
     assert [ended.how for ended in host.ended()] == ["killed by SIGKILL"]
-    again = Worker(host, "r0.0", unsettled=2)
-    if kept:
-        assert again.heard(Kept).step == 2
-    else:
-        assert again.heard(Void).step == 2
+    again, fate = settled(host, 2)
+    assert isinstance(fate, Kept if kept else Void) and fate.step == 2
     check(host, host.seek(), 2 if kept else 1, MEMORY)
     save(3, again)
     assert host.finish() == []
@@ -238,6 +236,18 @@ def test_a_vault_that_is_killed_while_it_opens_or_seeks_is_asked_again(make: Cal
     check(host, host.seek(), 1, near.url)
     assert [fact.incarnation for fact in host.facts(VaultStarted)] == [0, 1, 2]
     assert len(host.facts(VaultEnded)) == 2
+
+
+def test_a_door_that_a_dying_process_still_holds_is_waited_for(make: Callable[..., Host]) -> None:
+    host = make()
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    holder.bind("\0" + host.address)
+    host.order("open")
+    pid = host.vault()
+    wait_for(lambda: "nanosleep" in Path(f"/proc/{pid}/wchan").read_text(), "it to wait")
+    holder.close()
+    assert host.event("opened")["term"] == 1
+    assert host.facts(VaultEnded) == []
 
 
 def test_a_vault_that_stands_still_is_replaced(make: Callable[..., Host]) -> None:
@@ -335,12 +345,20 @@ def tried(host: Host, step: int, strike: Callable[[], object] = bool) -> int:
         pass
     if unsettled < 0:
         return 0
-    while True:
+    _, fate = settled(host, unsettled)
+    return fate.step if isinstance(fate, Kept) else 0
+
+
+def settled(host: Host, step: int) -> tuple[Worker, object]:
+    """A worker that comes again, and what it hears of a save: from the first vault that does not die over it."""
+
+    def come() -> tuple[Worker, object] | None:
         try:
-            match Worker(host, "r0.0", unsettled=unsettled).hear():
-                case Kept(step=kept):
-                    return kept
-                case Void():
-                    return 0
+            worker = Worker(host, "r0.0", unsettled=step)
+            return worker, worker.hear()
         except PeerError:
-            continue
+            return None
+
+    found = wait_for(come, "a vault")
+    assert found is not None
+    return found
