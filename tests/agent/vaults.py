@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from regrow.core.draft import Draft, draft
-from regrow.core.records import VaultEnded, VaultStarted
+from regrow.core.records import SaveDurable, VaultEnded, VaultStarted
 from regrow.core.retention import Retention
 from regrow.core.roster import Version
 from regrow.core.saves import Urgency
@@ -36,6 +36,7 @@ from regrow.shell.vaulting import (
     Setting,
     ToWorker,
     Unknown,
+    Waits,
 )
 from regrow.state.archive import Archive, root_of
 from regrow.state.stores import open_store
@@ -103,7 +104,9 @@ def steps_in(url: str | Path) -> list[int]:
 class Host:
     """A custodian and its vault."""
 
-    def __init__(self, folder: Path, *places: Place, patience_s: float = DEADLINE_S, faults: str = "") -> None:
+    def __init__(
+        self, folder: Path, *places: Place, patience_s: float = DEADLINE_S, silence_s: float = DEADLINE_S, faults: str = ""
+    ) -> None:
         self.address = f"regrow-test-{secrets.token_hex(8)}"
         self.folder = folder
         setting = Setting(
@@ -112,6 +115,7 @@ class Host:
             places=places,
             patience_s=patience_s,
             shard_bytes=2 * TENSOR_BYTES,
+            silence_s=silence_s,
             faults=faults,
         )
         self.said: list[str] = []
@@ -173,9 +177,15 @@ class Host:
 
     def kill(self) -> None:
         """The newest vault, wherever it is."""
+        wait_for(lambda: len(self.facts(VaultStarted)) > len(self.facts(VaultEnded)), "a vault")
         lives = self.facts(VaultStarted)
         os.kill(lives[-1].pid, signal.SIGKILL)
         self.ended(len(lives))
+
+    def kill_after(self, seconds: float) -> None:
+        """A moment that nobody chose."""
+        time.sleep(seconds)
+        self.kill()
 
     def release(self) -> None:
         if self.process.poll() is None:
@@ -183,6 +193,29 @@ class Host:
         self.process.wait(DEADLINE_S)
         assert self.process.stdin is not None
         self.process.stdin.close()
+
+
+# Its writer
+
+
+def writer_of(host: Host) -> int:
+    """The only child of the newest vault."""
+    pid = host.facts(VaultStarted)[-1].pid
+
+    def find() -> list[str]:
+        return [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
+
+    (child,) = wait_for(find, "a writer")
+    return int(child)
+
+
+def stopped_writer(host: Host) -> int:
+    """Between two saves; it stands still."""
+    wait_for(lambda: host.facts(SaveDurable), "the first save")
+    pid = writer_of(host)
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it to stand still")
+    return pid
 
 
 # Workers
@@ -197,15 +230,19 @@ class Worker:
         self.arena: mmap.mmap | None = None
         self.say(Came(member=member, unsettled=unsettled))
         if unsettled < 0:
-            assert self.hears_nothing()  # and the vault has heard that it came
+            assert self.heard(Kept).step == -1
 
     def say(self, message: FromWorker) -> None:
         self.line.send(msgspec.json.encode(message))
 
     def hear(self) -> ToWorker:
-        payload = self.line.receive(DEADLINE_S)
-        assert payload is not None, f"{self.member} waited {DEADLINE_S:g} s in vain"
-        return msgspec.json.decode(payload, type=ToWorker)
+        """But for words that only soothe."""
+        while True:
+            payload = self.line.receive(DEADLINE_S)
+            assert payload is not None, f"{self.member} waited {DEADLINE_S:g} s in vain"
+            message = msgspec.json.decode(payload, type=ToWorker)
+            if not isinstance(message, Waits):
+                return message
 
     def heard(self, kind: type[T]) -> T:
         message = self.hear()
@@ -242,9 +279,11 @@ class Worker:
         )
 
     def lent(self) -> None:
-        message = self.heard(Lent)
+        self.take_arena(self.heard(Lent).size_bytes)
+
+    def take_arena(self, size_bytes: int) -> None:
         fd = self.line.take_fd()
-        self.arena = mmap.mmap(fd, message.size_bytes)
+        self.arena = mmap.mmap(fd, size_bytes)
         os.close(fd)
 
     def copy(self, step: int, members: tuple[str, ...], index: int | None = None) -> None:

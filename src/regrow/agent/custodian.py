@@ -70,6 +70,9 @@ class Custodian:
         self._timer: asyncio.TimerHandle | None = None
         self._backoff = Backoff()
         self._deaths = 0
+        self._heard_s = 0.0
+        """When this vault said something, the last time."""
+        self._watch: asyncio.TimerHandle | None = None
         self._born_s = 0.0
         self._is_open = False
         """This vault takes questions."""
@@ -116,8 +119,9 @@ class Custodian:
     def close(self) -> None:
         """At once, whatever it is doing. Idempotent."""
         self._is_closing = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._watch):
+            if timer is not None:
+                timer.cancel()
         self._hang_up()
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)  # not reaped yet, so this is its pid
@@ -155,11 +159,23 @@ class Custodian:
                 self._died(f"cannot start ({error}): check the limits on processes")
                 return
         pid = self._process.pid
-        self._born_s = time.monotonic()
+        self._born_s = self._heard_s = time.monotonic()
         self._line = VaultLine(ours)
         self._journal.write(VaultStarted(pid=pid, incarnation=self._setting.incarnation))
         self._loop.add_reader(ours, self._hear)
         self._reaper.watch(pid, self._ended)
+        self._listen(pid)
+
+    def _listen(self, pid: int) -> None:
+        """For signs of life. A vault that stands still would keep everybody waiting who saves."""
+        if self._is_closing or pid != self.pid:
+            return
+        left_s = self._heard_s + self._setting.silence_s - time.monotonic()
+        if left_s <= 0:
+            self._say(Said(text=f"the vault was silent for {self._setting.silence_s:g} s, and is killed"))
+            os.kill(pid, signal.SIGKILL)  # not reaped yet, so this is its pid
+        else:
+            self._watch = self._loop.call_later(left_s, self._listen, pid)
 
     def _ended(self, status: int) -> None:
         assert self._process is not None
@@ -201,6 +217,7 @@ class Custodian:
             return
         try:
             for payload in line.received():
+                self._heard_s = time.monotonic()
                 self._take(msgspec.json.decode(payload, type=ToAgent), line)
         except PeerError:
             self._hang_up()  # it is ending: the reaper says how

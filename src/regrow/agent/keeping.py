@@ -289,6 +289,25 @@ class Keeping:
         self.provide()
         return future
 
+    def hold(self) -> list[Generation]:
+        """What is whole, for a search: it stays as it is meanwhile."""
+        whole = [generation for generation in self.generations if generation.label is not None]
+        for generation in whole:
+            generation.is_busy = True
+        return whole
+
+    def release(self, held: list[Generation]) -> None:
+        """Those that were not spoiled."""
+        for generation in held:
+            if generation.label is not None:
+                generation.is_busy = False
+
+    def spoil(self, generation: Generation) -> None:
+        """One that was held is harmed."""
+        generation.erase_label()
+        generation.is_busy = False
+        self.provide()
+
     def drop(self, generation: Generation, is_tainted: bool) -> None:
         """Taken for an origin that did not come into it whole; maybe somebody still writes there."""
         generation.is_busy = False

@@ -3,10 +3,12 @@
 Only processes of the same user are heard. A line whose member came again on another one is let go.
 """
 
+import errno
 import os
 import selectors
 import socket
 import struct
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -17,6 +19,8 @@ from regrow.core.errors import PeerError
 from regrow.shell.vaulting import Came, FromWorker, ToWorker
 
 _BACKLOG = 4096
+_HELD_S = 5.0
+_RETRY_S = 0.01
 _CREDENTIALS = struct.Struct("3i")
 """Of the process that connected: pid, user, group."""
 
@@ -42,13 +46,25 @@ class Reception:
         self._lines: dict[str, VaultLine] = {}
 
     def open(self, address: str) -> None:
-        self._door.bind("\0" + address)
+        self._bind("\0" + address)
         self._door.listen(_BACKLOG)
         self._door.setblocking(False)
         self._selector.register(self._door, selectors.EVENT_READ, self._admit)
 
     def has_line(self, member: str) -> bool:
         return member in self._lines
+
+    def _bind(self, address: str) -> None:
+        """The vault before this one may have died while it started a writer, which holds its door until it has begun."""
+        end_s = time.monotonic() + _HELD_S
+        while True:
+            try:
+                self._door.bind(address)
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= end_s:
+                    raise
+            time.sleep(_RETRY_S)
 
     def tell(self, member: str, message: ToWorker, fd: int | None = None) -> None:
         """Nothing where it has no line: what it must know it asks for when it comes again."""

@@ -39,6 +39,7 @@ from regrow.shell import faultpoint
 from regrow.shell.journal import Journal
 from regrow.shell.parentage import die_with_parent
 from regrow.shell.vaulting import (
+    Alive,
     Came,
     Deposit,
     Deposited,
@@ -62,6 +63,8 @@ from regrow.shell.vaulting import (
 )
 
 _PROGRESS_S = 2.0
+_SIGNS = 10
+"""Of life, in the time after which a silent vault is replaced."""
 _SOOTHED_S = 0.5
 
 T = TypeVar("T")
@@ -108,10 +111,12 @@ class Vault:
         self._finish_s: float | None = None
         """When it was asked to."""
         self._told_s = 0.0
+        self._shown_s = time.monotonic()
         self._is_over = False
         self._reception = Reception(self._selector, self._post, self._heard, lambda member: self._keeping.gone(member))
+        faults = "" if setting.incarnation else setting.faults  # writers count anew with each vault
         tiers = [
-            Tier(n, place, setting.patience_s, setting.faults, self._journal, self._post, self._tell, self._freed)
+            Tier(n, place, setting.patience_s, faults, self._journal, self._post, self._tell, self._freed)
             for n, place in enumerate(setting.places)
         ]
         voices = Voices(
@@ -136,13 +141,25 @@ class Vault:
                 key.data(ready)
             self._run_posted()
             self._keeping.soothe()
+            self._show_life()
             self._see_to_the_end()
 
-    def _pause_s(self) -> float | None:
-        """Until there is something to say to whoever waits."""
+    def _pause_s(self) -> float:
+        """Until there is something to say: to whoever waits, of the end, or that this loop runs."""
+        now_s = time.monotonic()
+        pauses_s = [self._shown_s + self._setting.silence_s / _SIGNS - now_s]
         if self._finish_s is not None:
-            return max(0.0, self._told_s + _PROGRESS_S - time.monotonic())
-        return _SOOTHED_S if self._keeping.is_crowded else None
+            pauses_s.append(self._told_s + _PROGRESS_S - now_s)
+        if self._keeping.is_crowded:
+            pauses_s.append(_SOOTHED_S)
+        return max(0.0, min(pauses_s))
+
+    def _show_life(self) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._shown_s + self._setting.silence_s / _SIGNS:
+            self._shown_s = now_s
+            if not self._agent.is_behind:  # else it has something to read already
+                self._tell(Alive())
 
     def _post(self, call: Callable[[], None]) -> None:
         """From any thread."""
@@ -255,20 +272,23 @@ class Vault:
             hands = Hands(
                 take=lambda size_bytes: self._ask(lambda: self._keeping.take(size_bytes)).result(),
                 drop=lambda generation, is_tainted: self._ask(lambda: self._keeping.drop(generation, is_tainted)),
-                spoil=lambda generation: self._ask(generation.erase_label),
+                spoil=lambda generation: self._ask(lambda: self._keeping.spoil(generation)),
                 passed=lambda fact: self._ask(lambda: self._passed(fact)),
             )
-            whole = [generation for generation in self._keeping.generations if generation.label is not None]
+            whole = self._keeping.hold()
             setting = self._setting
             seeking = Seeking(seek, self._keeping.term, whole, setting.places, setting.patience_s, hands)
-            begun(seeking.run, "regrow-seek").add_done_callback(lambda done: self._post(lambda: self._sought(done.result())))
+            begun(seeking.run, "regrow-seek").add_done_callback(
+                lambda done: self._post(lambda: self._sought(whole, done.result()))
+            )
 
     def _passed(self, fact: OriginPassedOver) -> None:
         self._journal.write(fact)
         which = f"the state of step {fact.step}" if fact.step >= 0 else "something"
         self._tell(Said(text=f"{which} in {fact.where} is harmed and passed over: {fact.why}"))
 
-    def _sought(self, report: Report) -> None:
+    def _sought(self, held: list[Generation], report: Report) -> None:
+        self._keeping.release(held)
         found = report.found
         if found is None:
             self._tell(Sought(origin=None, mathematics={}, why=report.why))

@@ -37,11 +37,13 @@ class Setting(_Message, frozen=True, kw_only=True):
     patience_s: float
     """A tier gives a save up when nothing of it has become durable for so long."""
     shard_bytes: int
+    silence_s: float = 60.0
+    """A vault that says nothing for so long is killed, and another one started: whoever saves waits for it."""
     incarnation: int = 0
     term: int = 0
     """Under which the vaults before this one saved; 0: none has opened yet, and the places say which one is next."""
     faults: str = ""
-    """For tests: see shell.faultpoint. The vault is the member "vault"."""
+    """For tests: see shell.faultpoint. The vault is the member "vault", and the first one's writers are "writer"."""
 
 
 # From a worker
@@ -197,6 +199,10 @@ class Finished(_Message, frozen=True, kw_only=True):
     failures: tuple[str, ...]
 
 
+class Alive(_Message, frozen=True, kw_only=True):
+    """Said again and again by a vault whose loop runs."""
+
+
 class Said(_Message, frozen=True, kw_only=True):
     """For people."""
 
@@ -207,4 +213,4 @@ class Said(_Message, frozen=True, kw_only=True):
 FromWorker = Came | Foreseen | Deposit | Deposited | Recall
 ToWorker = Lent | Waits | Kept | Void | Lacking | Recalled | Unknown
 FromAgent = Seek | Finish
-ToAgent = Opened | Unusable | Sought | Renewed | Finished | Said
+ToAgent = Opened | Unusable | Sought | Renewed | Finished | Alive | Said
