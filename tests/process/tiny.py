@@ -4,6 +4,7 @@ Writes the samples it was handed to used-<member>.txt in the run directory, so t
 """
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -37,6 +38,7 @@ def main() -> None:
         "--pace", type=float, default=0.0, help="seconds that a step takes besides, until there is a file `hurry`"
     )
     parser.add_argument("--dawdle", action="store_true", help="replay no step before a roster was made that waits for this")
+    parser.add_argument("--bad-copies", help="the replica whose copies of memory come out with a bit flipped")
     parser.add_argument("--trail", action="store_true", help="print the digest at every step")
     parser.add_argument("--no-log", action="store_true", help="do not write down which samples were used")
     parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
@@ -58,6 +60,8 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", "import signal\nwhile True: signal.pause()"])
     if args.stray:
         start_strays()
+    if args.bad_copies and args.bad_copies == os.environ.get("REGROW_REPLICA"):
+        spoil_copies()
     signal.signal(signal.SIGUSR1, lambda *_: suffer("spin"))
 
     if args.scale:
@@ -116,6 +120,17 @@ def suffer(action: str) -> None:
         case "spin":
             while True:
                 pass
+
+
+def spoil_copies() -> None:
+    """As memory does that has gone bad: the live state is right, what is copied from it is not."""
+    sound = ctypes.memmove
+
+    def memmove(to: int, source: int, size_bytes: int) -> None:
+        sound(to, source, size_bytes)
+        ctypes.c_ubyte.from_address(to).value ^= 1
+
+    ctypes.memmove = memmove
 
 
 def start_strays() -> None:
