@@ -11,6 +11,9 @@ memory while its training waits (`whole`). Figures are medians over the rounds:
     loaded     GB/s until it is the joiner's state, its digest checked
     peak       the joiner's highest memory meanwhile beyond what it holds afterwards, in units of the state
     waits      milliseconds for which a donor's training waits: for its copy (whole: for digest and transfer)
+    page       microseconds of the joiner's time in the kernel for each page that it touched for the first time, receiving
+               included: 2 or 3 where the machine has the memory. A virtual machine that gives free memory back to its
+               host has to get it again page by page, which costs 10 and more, and then this decides about `fetch`
 
     python benchmarks/transfer.py [--million 100] [--rounds 5] [--donors 1,2,3] [--json FILE]
 """
@@ -21,6 +24,7 @@ import json
 import multiprocessing
 import os
 import platform
+import resource
 import secrets
 import statistics
 import threading
@@ -41,7 +45,8 @@ from regrow.worker.stripes import Fetching
 TOKEN = secrets.token_hex(32)
 JOINER = Member("joiner", 0)
 WIDTH = 4096
-FIGURES = ("fetch", "loaded", "peak", "waits")
+FIGURES = ("fetch", "loaded", "peak", "waits", "page")
+MANY_PAGES = 10_000
 
 
 def build(million: float, is_trained: bool) -> Replica:
@@ -103,6 +108,11 @@ def resident_bytes(field: str) -> int:
         return 1024 * int(next(line for line in file if line.startswith(field)).split()[1])
 
 
+def us_a_page(before: resource.struct_rusage, after: resource.struct_rusage) -> float:
+    pages = after.ru_minflt - before.ru_minflt
+    return 1e6 * (after.ru_stime - before.ru_stime) / pages if pages > MANY_PAGES else 0.0
+
+
 class Joiner:
     """This process."""
 
@@ -121,9 +131,11 @@ class Joiner:
         waits = [pipe.recv() for _, pipe in donors.values()]
         with open("/proc/self/clear_refs", "w") as file:
             file.write("5")
+        spent = resource.getrusage(resource.RUSAGE_SELF)
         began = time.perf_counter()
         received = self._fetch(kind, {member: endpoint for member, (endpoint, _) in donors.items()})
         came = time.perf_counter()
+        page_us = us_a_page(spent, resource.getrusage(resource.RUSAGE_SELF))
         self._replica.take(received)
         loaded = time.perf_counter()
         if kind == "whole":
@@ -134,7 +146,7 @@ class Joiner:
         size_bytes = received.size_bytes
         del received
         peak = (resident_bytes("VmHWM") - resident_bytes("VmRSS")) / size_bytes
-        return size_bytes / 1e9 / (came - began), size_bytes / 1e9 / (loaded - began), peak, 1e3 * max(waits)
+        return size_bytes / 1e9 / (came - began), size_bytes / 1e9 / (loaded - began), peak, 1e3 * max(waits), page_us
 
     def _fetch(self, kind: str, endpoints: dict[Member, Endpoint]) -> healing.Received:
         if kind != "whole":

@@ -45,6 +45,10 @@ def seated(run: Run) -> set[str]:
     return {str(seat.member) for seat in newest(run).seats}
 
 
+def lanes_each(run: Run) -> dict[str, int]:
+    return {str(seat.member): len(seat.lanes) for seat in newest(run).seats}
+
+
 def newest(run: Run) -> RosterMade:
     return max((fact for _, fact in run.facts(RosterMade)), key=lambda fact: fact.version)
 
@@ -192,6 +196,15 @@ def test_a_slow_replica_has_fewer_lanes_by_the_operators_word(start: Callable[..
     prove_elastic(run, digests, at_the_end=3)
     ((_, made),) = run.facts(RosterMade)
     assert isinstance(made, RosterMade) and [len(seat.lanes) for seat in made.seats] == [3, 1, 2]
+
+
+def test_a_slow_replica_is_found_out_and_gives_up_lanes(start: Callable[..., Run], digests: list[str]) -> None:
+    """With the roster that follows once it has shown, by which nothing is computed again."""
+    run = start("--replicas", "3", script_args=(*SLOW, "--slow", "r1"))
+    wait_for(lambda: run.facts(RosterMade) and lanes_each(run)["r1.0"] == 1, "r1 to have one lane instead of two")
+    assert seated(run) == {"r0.0", "r1.0", "r2.0"}
+    prove_elastic(run, digests, at_the_end=3)
+    prove_nothing_computed_again(run)
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,16 @@ def test_sigterm_stops_all_at_one_boundary(start: Callable[..., Run], digests: l
     prove_stopped(run, digests, {"r0.0", "r1.0"})
 
 
+def test_a_job_whose_only_worker_is_told_to_end_stops_at_a_boundary(start: Callable[..., Run], digests: list[str]) -> None:
+    run = start("--replicas", "1", script_args=ENDLESS)
+    under_way(run)
+    os.kill(run.pids()["r0.0"], signal.SIGTERM)
+    assert run.wait() == 130, run.story()
+    prove_stopped(run, digests, {"r0.0"})
+    (end,) = (fact for _, fact in run.facts(JobEnded))
+    assert end.outcome == "stopped"
+
+
 def test_the_second_ctrl_c_ends_a_job_that_cannot_reach_its_boundary(start: Callable[..., Run]) -> None:
     hang = ("--fault", "r1:reduce:step=3:hang", "--hang-factor", "0")
     run = start("--replicas", "2", *hang, script_args=("--child",))

@@ -1,5 +1,7 @@
 """Kill at every moment of a join: whoever joins, whoever feeds it, and those beside them; the weights stay the same."""
 
+import os
+import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +11,18 @@ import pytest
 from coordinators import Coordinator
 from runs import EVEN, Run, prove, wait_for
 
-from regrow.core.records import Audited, Committed, GroupsAborted, ListenFailed, RosterMade, SnapshotLoaded, StateFetched
+from regrow.cli.run_dir import RunDir
+from regrow.cli.why import gather
+from regrow.core.records import (
+    Audited,
+    Committed,
+    GroupsAborted,
+    ListenFailed,
+    RosterAdopted,
+    RosterMade,
+    SnapshotLoaded,
+    StateFetched,
+)
 
 pytestmark = pytest.mark.process
 
@@ -112,6 +125,29 @@ def test_the_coordinator_is_lost_during_a_join(
         assert run.pids().keys() == {"r0.0", "r1.0", "r1.1", "r2.0"}, "nobody else was started again"
     finally:
         coordinator.end()
+
+
+def test_a_donor_whose_copy_is_wrong_is_named_and_outvoted(start: Callable[..., Run], digests: list[str]) -> None:
+    """The two others may have outvoted it before it says a word: then another joiner comes."""
+    script_args = ("--steps", "400", "--pace", "0.1", "--bad-copies", "r2")
+    run = start("--replicas", "4", *EVEN, script_args=script_args)
+    wait_for(lambda: run.committed("r1.0") >= 2, "the job to be under way")
+    loaded: list[SnapshotLoaded] = []
+    while not (loaded and loaded[-1].blamed) and len(loaded) < 12:
+        os.kill(run.pids()[f"r1.{len(loaded)}"], signal.SIGKILL)
+        joiner = f"r1.{len(loaded) + 1}"
+        ((_, fact),) = wait_for(lambda joiner=joiner: run.facts(SnapshotLoaded, joiner), f"{joiner} to hold the state")
+        loaded.append(fact)
+    assert [str(member) for member in loaded[-1].blamed] == ["r2.0"], run.story()
+    assert not any("r2.0" in map(str, fact.donors) for fact in loaded), run.story()
+    wait_for(lambda: run.facts(RosterAdopted, f"r1.{len(loaded)}"), "the last of them to take part")
+    (run.folder / "hurry").touch()
+    assert run.wait() == 0, run.story()
+    assert run.digests() == [digests[400]] * 4, run.story()
+    check = run.check()
+    assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{run.story()}"
+    (wrong,) = gather(RunDir(run.folder)).tale.wrong_states
+    assert (wrong.donor, wrong.joiner) == ("r2.0", f"r1.{len(loaded)}")
 
 
 def test_a_donors_death_is_not_the_joiners(start: Callable[..., Run], reference: str) -> None:

@@ -4,6 +4,7 @@ Writes the samples it was handed to used-<member>.txt in the run directory, so t
 """
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -37,6 +38,8 @@ def main() -> None:
         "--pace", type=float, default=0.0, help="seconds that a step takes besides, until there is a file `hurry`"
     )
     parser.add_argument("--dawdle", action="store_true", help="replay no step before a roster was made that waits for this")
+    parser.add_argument("--slow", help="the replica whose microbatches take 0.1 s more, until there is a file `hurry`")
+    parser.add_argument("--bad-copies", help="the replica whose copies of memory come out with a bit flipped")
     parser.add_argument("--trail", action="store_true", help="print the digest at every step")
     parser.add_argument("--no-log", action="store_true", help="do not write down which samples were used")
     parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
@@ -60,6 +63,8 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", "import signal\nwhile True: signal.pause()"])
     if args.stray:
         start_strays()
+    if args.bad_copies and args.bad_copies == os.environ.get("REGROW_REPLICA"):
+        spoil_copies()
     signal.signal(signal.SIGUSR1, lambda *_: suffer("spin"))
 
     if args.scale:
@@ -82,12 +87,13 @@ def main() -> None:
 
 
 def train(args, job, model, optimizer, schedule, data, log) -> None:
+    is_slow = args.slow is not None and args.slow == os.environ.get("REGROW_REPLICA")
     for step in job.steps(args.steps, data):
         if step.index == args.stop_at and os.environ.get("REGROW_REPLICA", "r1") == "r1":
             job.stop()
         if args.trail:
             print(f"at {step.index} {job.digest()}")
-        if args.pace and not Path(os.environ.get("REGROW_RUN_DIR", "."), "hurry").exists():
+        if args.pace and not hurried():
             time.sleep(args.pace)
         if args.dawdle and not step.live:
             wait_to_be_waited_for()
@@ -95,6 +101,8 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
             log(f"{step.index} {' '.join(str(int(i)) for i in index)}\n")
             if args.poison and int(args.poison.split(":")[0]) in index:
                 suffer(args.poison.split(":")[1])
+            if is_slow and not hurried():
+                time.sleep(0.1)
             step.backward((model(x) - y).square().mean())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -105,6 +113,10 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
             wait_for_strength(int(args.hold.split(":")[1]), step.index)
         if step.reporter:
             print(f"step {step.index} loss {step.loss:.6f} lanes {step.lanes_present}", flush=True)
+
+
+def hurried() -> bool:
+    return Path(os.environ.get("REGROW_RUN_DIR", "."), "hurry").exists()
 
 
 def suffer(action: str) -> None:
@@ -118,6 +130,17 @@ def suffer(action: str) -> None:
         case "spin":
             while True:
                 pass
+
+
+def spoil_copies() -> None:
+    """As memory does that has gone bad: the live state is right, what is copied from it is not."""
+    sound = ctypes.memmove
+
+    def memmove(to: int, source: int, size_bytes: int) -> None:
+        sound(to, source, size_bytes)
+        ctypes.c_ubyte.from_address(to).value ^= 1
+
+    ctypes.memmove = memmove
 
 
 def start_strays() -> None:
