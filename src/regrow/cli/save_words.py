@@ -13,7 +13,7 @@ _FEW = 4
 
 def began(founding: Founding) -> str:
     """Of a job that was resumed."""
-    return f"It began from step {founding.step}, from {founding.where}{_served(founding)}.{_differences(founding)}"
+    return f"It began from {origin(founding)}.{_differences(founding)}"
 
 
 def founded(founding: Founding) -> str:
@@ -22,6 +22,11 @@ def founded(founding: Founding) -> str:
     back = f"{plural(lost, 'step')} back" if lost > 0 else "no step back"
     told = f"nobody was left, and the job was founded again from step {founding.step}, {back}, from {founding.where}"
     return f"{told} (roster {founding.roster}{_served(founding, ', ')}){_differences(founding)}"
+
+
+def origin(founding: Founding) -> str:
+    """Which state, which tier served it, and how long that took."""
+    return f"step {founding.step}, from {founding.where}{_served(founding)}"
 
 
 def told_saves(saves: SaveStory, manner: Manner) -> Iterator[str]:

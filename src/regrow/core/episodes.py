@@ -175,7 +175,7 @@ def tell(chronicle: Chronicle) -> Tale:
             for line, fact in chronicle.blaming
             for donor in fact.blamed
         ),
-        resumed=founding(chronicle, chronicle.rosters[0]) if chronicle.rosters else None,
+        resumed=founding(chronicle, chronicle.rosters[0].roster.version) if chronicle.rosters else None,
         saves=chronicle.saves.story(chronicle.ended),
         incomplete=tuple(sorted(chronicle.incomplete)),
     )
@@ -326,7 +326,7 @@ class _Episodes:
         if not case.start:
             return None
         stop = case.settled + 1 if case.settled is not None else None
-        found = (founding(self._chronicle, made) for made in self._chronicle.rosters[case.start : stop])
+        found = (founding(self._chronicle, made.roster.version) for made in self._chronicle.rosters[case.start : stop])
         return next((one for one in found if one is not None), None)
 
     def _survivors(self, case: _Case) -> frozenset[Member]:

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from regrow.core.chronicle import Chronicle, Made
+from regrow.core.chronicle import Chronicle
+from regrow.core.roster import Version
 
 
 class Founding(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,9 +26,8 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     """Until the slowest founder held it."""
 
 
-def founding(chronicle: Chronicle, made: Made) -> Founding | None:
-    """By this roster; None when it did not found the job from a saved state."""
-    version = made.roster.version
+def founding(chronicle: Chronicle, version: Version) -> Founding | None:
+    """By the roster of this version; None when it did not found the job from a saved state."""
     if version not in chronicle.taken:
         return None
     line, taken = chronicle.taken[version]
