@@ -43,7 +43,8 @@ def conclude_saves(terminal: Terminal, end: End, failures: Sequence[str], run_di
     for failure in failures:
         terminal.say(f"  {failure}")
     terminal.say(
-        f"what is: regrow checkpoint list {run_dir}. Mend the cause, then go on from the newest state with --resume latest"
+        f"what is safe there: regrow checkpoint list {run_dir}. Mend the cause, then start again with --resume latest to go "
+        "on from the newest state"
     )
     return INFRA if end.outcome in ("finished", "stopped") else None
 
