@@ -17,7 +17,8 @@ from pathlib import Path
 
 import msgspec
 
-from regrow.cli.telling import Manner, tell_people
+from regrow.cli.telling import tell_people
+from regrow.cli.wording import Manner
 from regrow.core.chronicle import Chronicle
 from regrow.core.episodes import Tale, tell
 from regrow.core.records import Line

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tales import PATHS, Story, load, transcript
 
 from regrow.cli.run_dir import JobFile, RunDir
-from regrow.cli.telling import span
+from regrow.cli.wording import span
 from regrow.core.chronicle import Chronicle
 from regrow.core.culprits import KINDS
 from regrow.core.episodes import Tale, tell
@@ -127,6 +127,11 @@ def test_json_is_what_the_documents_say(tmp_path: Path, run: Path) -> None:
         folder.mkdir()
         other = write(folder, next(story for story in STORIES if story.name == name))
         parts = (*parts, *json.loads(regrow("why", other, "--json", cwd=folder).stdout)["tale"][field])
+    other = write(tmp_path / "other", next(story for story in STORIES if story.name == "saves"))
+    saves = json.loads(regrow("why", other, "--json", cwd=tmp_path).stdout)["tale"]["saves"]
+    other = write(tmp_path / "other", next(story for story in STORIES if story.name == "resumed"))
+    resumed = json.loads(regrow("why", other, "--json", cwd=tmp_path).stdout)["tale"]["resumed"]
+    parts = (*parts, saves, saves["tiers"][0], saves["voided"][0], saves["vault_deaths"][0], resumed)
     assert {key for part in parts for key in part} == told
     assert set(re.findall(r"^- `([\w-]+)`:", page, re.MULTILINE)) == set(KINDS)
 

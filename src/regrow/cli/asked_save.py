@@ -19,8 +19,8 @@ from regrow.cli.gauge import size
 from regrow.cli.liveness import is_process
 from regrow.cli.run_dir import RunDir, newest
 from regrow.cli.status import RUNNING, gather
-from regrow.cli.telling import span
 from regrow.cli.wishes import ask
+from regrow.cli.wording import span
 from regrow.core.errors import ConfigError, PeerError, RegrowError
 from regrow.core.records import (
     Line,

@@ -6,8 +6,8 @@ import msgspec
 
 from regrow.cli.check import examine
 from regrow.cli.run_dir import RunDir
-from regrow.cli.telling import span
 from regrow.cli.why import gather
+from regrow.cli.wording import span
 from regrow.core.culprits import is_tidying
 from regrow.core.episodes import Tale
 from regrow.core.errors import ConfigError, StateError

@@ -10,6 +10,7 @@ import msgspec
 
 from regrow.cli.liveness import is_child, is_process
 from regrow.cli.run_dir import JobFile, RunDir, newest
+from regrow.cli.save_status import SaveStatus, gather_saves, tell_save_status
 from regrow.coordinator.store import load
 from regrow.core.errors import RegrowError
 from regrow.core.membership_effects import Saved
@@ -71,18 +72,23 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     max_job_restarts: int
     restart_window_s: float
     min_replicas: int
+    saves: SaveStatus | None = None
+    """Of a job that saves its state, when it was asked for."""
 
 
 @click.command("status")
 @click.argument("run_dir", required=False, type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 def status(run_dir: Path | None, as_json: bool) -> None:
-    """Who is alive, which lanes, which step, how much of the restart budget is spent.
+    """Who is alive, which lanes, which step, where the state is safe, how much of the restart budget is spent.
 
     RUN_DIR defaults to the newest run in or below the current folder. Exit code 2 when there is no such run.
     """
     try:
-        found = gather(RunDir(run_dir or newest(Path.cwd())))
+        place = RunDir(run_dir or newest(Path.cwd()))
+        found, job = gather(place), place.job_file()
+        is_launched = found.state in RUNNING or is_process(job.pid, job.born)
+        found = msgspec.structs.replace(found, saves=gather_saves(place, job, is_launched))
     except RegrowError as error:
         click.echo(f"regrow: {error}", err=True)
         sys.exit(2)
@@ -278,6 +284,8 @@ def _print(found: JobStatus) -> None:
         cells = (replica.step, restarts, replica.pid, replica.host)
         table.add_row(replica.name, state, lanes, *("-" if cell is None else str(cell) for cell in cells))
     console.print(table)
+    for line in tell_save_status(found.saves, time.time()) if found.saves is not None else ():
+        console.print(line, markup=False, soft_wrap=True)
     if found.restarts:
         spent = f"{found.restarts} of {found.max_job_restarts} restarts of the job were used"
         console.print(f"{spent} within the last {found.restart_window_s:g} s", markup=False)

@@ -4,36 +4,24 @@ The cause first. A few failures are each told in full; of many there is a summar
 look at) and the last ones, a line each.
 """
 
-import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
-import msgspec
-
+from regrow.cli.save_words import began, founded, told_saves
+from regrow.cli.wording import LABEL, Manner, and_, counts, go, ordinal, percent, plural, row, span, wrap
 from regrow.core.culprits import KINDS, Culprit
 from regrow.core.episodes import DataLoss, Episode, Return, Summary, Tale
 from regrow.core.suspicion import Poison
 
 _FEW = 4
 """So many episodes are told in full."""
-_LABEL = 11
 _BAD = ("failed", "state-lost", "dead")
-
-
-class Manner(msgspec.Struct, frozen=True, kw_only=True):
-    """How it is told."""
-
-    width: int
-    every: bool
-    last: int
-    clock: Callable[[float], str]
-    """A wall time as people read it."""
-    last_words: Callable[[str], list[str]]
-    """The last lines of an output file."""
 
 
 def tell_people(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[str]:
     yield from _headline(job, state, tale, manner)
+    if tale.resumed is not None:
+        yield from wrap(began(tale.resumed), manner)
     episodes = list(tale.episodes)
     if not episodes:
         yield from _note(tale, manner)
@@ -41,7 +29,7 @@ def tell_people(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[st
     for poison in tale.poisoned:
         words = Poison(cell=poison.cell, replicas=poison.replicas).words(poison.samples)
         then = "the step went on without it" if poison.decision == "skip" else "the job stopped before that step"
-        yield from _wrap(f"{words}; {then}", manner)
+        yield from wrap(f"{words}; {then}", manner)
     decisive = _decisive(state, episodes)
     if decisive is not None and len(episodes) > 1:
         yield ""
@@ -84,19 +72,21 @@ def _headline(job: str, state: str, tale: Tale, manner: Manner) -> Iterator[str]
     }
     if count == 0 and state not in _BAD:
         told = "nothing failed" if state in ("finished", "stopped") else "nothing has failed"
-        yield from _wrap(f"{job} {words.get(state, state)}: {told}.", manner)
+        yield from wrap(f"{job} {words.get(state, state)}: {told}.", manner)
         return
-    yield from _wrap(f"{job} {words.get(state, state)}. {_plural(count, 'failure')}.", manner)
+    yield from wrap(f"{job} {words.get(state, state)}. {plural(count, 'failure')}.", manner)
     if tale.why is not None and state in _BAD:
-        yield from _wrap(f"cause: {tale.why}", manner)
+        yield from wrap(f"cause: {tale.why}", manner)
 
 
 def _note(tale: Tale, manner: Manner) -> Iterator[str]:
     if tale.data_workers:
         yield from _data_losses(tale.data_workers, manner)
+    if tale.saves is not None:
+        yield from told_saves(tale.saves, manner)
     for wrong in tale.wrong_states:
         yield ""
-        yield from _wrap(
+        yield from wrap(
             f"{manner.clock(wrong.at)} the state of step {wrong.step} was not on {wrong.donor} what it was on the others: "
             f"{wrong.joiner} has it from those. Look at that host's memory; `regrow migrate` moves the replica elsewhere.",
             manner,
@@ -105,7 +95,7 @@ def _note(tale: Tale, manner: Manner) -> Iterator[str]:
         names = ", ".join(tale.incomplete[:3]) + (", ..." if len(tale.incomplete) > 3 else "")
         are = "journal is" if len(tale.incomplete) == 1 else "journals are"
         yield ""
-        yield from _wrap(
+        yield from wrap(
             f"note: {len(tale.incomplete)} {are} not whole ({names}): a line was torn, lost or rotated away, and there may "
             "have been more than is told here.",
             manner,
@@ -116,12 +106,12 @@ def _data_losses(losses: tuple[DataLoss, ...], manner: Manner) -> Iterator[str]:
     shown = losses if manner.every else losses[:_FEW]
     them = "was replaced, and what was lost with it" if len(losses) == 1 else "were replaced, and what was lost with them"
     yield ""
-    yield from _wrap(f"{_plural(len(losses), 'data worker')} {them} was made again:", manner)
+    yield from wrap(f"{plural(len(losses), 'data worker')} {them} was made again:", manner)
     for loss in shown:
         making = f" while it made {loss.making}" if loss.making is not None else ""
-        count = f" (the {_ordinal(loss.losses)} lost there)" if loss.losses > 1 else ""
+        count = f" (the {ordinal(loss.losses)} lost there)" if loss.losses > 1 else ""
         told = f"{manner.clock(loss.at)} one of {loss.member} (pid {loss.pid}) {loss.how}{making}{count}"
-        yield from _wrap(f"   {told}", manner, "      ")
+        yield from wrap(f"   {told}", manner, "      ")
     if len(shown) < len(losses):
         yield f"   {len(losses) - len(shown)} more: --all tells each"
 
@@ -134,14 +124,14 @@ def _whole(episode: Episode, state: str, manner: Manner) -> Iterator[str]:
     head = f"{episode.number}. "
     names = [culprit.member for culprit in episode.culprits]
     if not names:
-        yield from _wrap(f"{head}a connection between replicas broke, and everyone lives", manner)
-        yield from _row("when", _when(episode, None, manner), manner)
+        yield from wrap(f"{head}a connection between replicas broke, and everyone lives", manner)
+        yield from row("when", _when(episode, None, manner), manner)
     elif len(names) == 1:
-        yield from _wrap(f"{head}{names[0]} {episode.culprits[0].how}", manner)
-        yield from _row("when", _when(episode, episode.culprits[0], manner), manner)
+        yield from wrap(f"{head}{names[0]} {episode.culprits[0].how}", manner)
+        yield from row("when", _when(episode, episode.culprits[0], manner), manner)
     else:
-        yield from _wrap(f"{head}{_and(names)} failed together", manner)
-        yield from _row("when", _when(episode, None, manner), manner)
+        yield from wrap(f"{head}{and_(names)} failed together", manner)
+        yield from row("when", _when(episode, None, manner), manner)
     quoted: set[tuple[str | None, str]] = set()
     for culprit in episode.culprits:
         yield from _evidence(culprit, len(names) > 1, (culprit.place, culprit.how) in quoted, manner)
@@ -149,11 +139,11 @@ def _whole(episode: Episode, state: str, manner: Manner) -> Iterator[str]:
     is_end = state in _BAD and episode.roster is None and any(culprit.is_seated for culprit in episode.culprits)
     if is_end:
         given_up = [_decision(found) for found in episode.returns if found.lost is not None]
-        yield from _row("decided", "; ".join([*given_up, "the job ended with this"]), manner)
+        yield from row("decided", "; ".join([*given_up, "the job ended with this"]), manner)
         return
-    yield from _row("decided", "; ".join(_decisions(episode, state)), manner)
-    yield from _row("cost", _cost(episode), manner)
-    yield from _row("back", _back(episode, state), manner)
+    yield from row("decided", "; ".join(_decisions(episode, state)), manner)
+    yield from row("cost", _cost(episode), manner)
+    yield from row("back", _back(episode, state), manner)
 
 
 def _when(episode: Episode, culprit: Culprit | None, manner: Manner) -> str:
@@ -171,21 +161,21 @@ def _position(culprit: Culprit) -> str:
 
 def _evidence(culprit: Culprit, is_named: bool, is_quoted: bool, manner: Manner) -> Iterator[str]:
     if is_named:
-        yield from _row("who", f"{culprit.member} {culprit.how}{_position(culprit)}", manner)
+        yield from row("who", f"{culprit.member} {culprit.how}{_position(culprit)}", manner)
     if culprit.memory is not None:
-        yield from _row("memory", f"{culprit.memory}", manner)
-        yield from _row("evidence", culprit.memory.evidence, manner)
+        yield from row("memory", f"{culprit.memory}", manner)
+        yield from row("evidence", culprit.memory.evidence, manner)
     if culprit.evidence is not None:
-        yield from _row("evidence", f"stacks and the kernel's view of it: {culprit.evidence}", manner)
+        yield from row("evidence", f"stacks and the kernel's view of it: {culprit.evidence}", manner)
     if culprit.traceback and is_quoted:
-        yield from _row("evidence", f"the same exception, at {culprit.place}", manner)
+        yield from row("evidence", f"the same exception, at {culprit.place}", manner)
     elif culprit.traceback:
-        yield from _row("evidence", f"at {culprit.place}", manner)
+        yield from row("evidence", f"at {culprit.place}", manner)
         yield from _quote(culprit.traceback.splitlines())
     else:
         words = manner.last_words(culprit.output)
         if words:
-            yield from _row("evidence", f"the last it printed ({culprit.output}):", manner)
+            yield from row("evidence", f"the last it printed ({culprit.output}):", manner)
             yield from _quote(words)
 
 
@@ -193,13 +183,15 @@ def _quote(lines: Iterable[str]) -> Iterator[str]:
     """As it was printed, but for what would steer the terminal."""
     for line in lines:
         legible = "".join(char if char.isprintable() else " " if char == "\t" else "?" for char in line)
-        yield f"   {'':{_LABEL}}| {legible}"
+        yield f"   {'':{LABEL}}| {legible}"
 
 
 def _decisions(episode: Episode, state: str) -> Iterator[str]:
-    if episode.roster is not None and episode.culprits:
+    if episode.founding is not None:
+        yield founded(episode.founding)
+    elif episode.roster is not None and episode.culprits:
         them = "it" if len(episode.culprits) == 1 else "them"
-        yield f"{_and(episode.survivors)} {_go(episode.survivors)} on without {them} (roster {episode.roster})"
+        yield f"{and_(episode.survivors)} {go(episode.survivors)} on without {them} (roster {episode.roster})"
     elif episode.roster is not None:
         yield f"the same replicas connect anew (roster {episode.roster})"
     elif any(culprit.is_seated for culprit in episode.culprits):
@@ -216,7 +208,7 @@ def _decisions(episode: Episode, state: str) -> Iterator[str]:
 
 def _decision(found: Return) -> str:
     if found.lost is not None:
-        left = "" if found.left is None else f"; {_plural(found.left, 'replica')} left, the job needs {found.needed}"
+        left = "" if found.left is None else f"; {plural(found.left, 'replica')} left, the job needs {found.needed}"
         return f"{found.replica} is not restarted: {found.lost}{left}"
     when = f"after a back-off of {span(found.delay_s)}" if found.delay_s else "at once"
     count = "" if found.used is None else f" (restart {found.used} of {found.limit} within {span(found.window_s or 0.0)})"
@@ -225,24 +217,25 @@ def _decision(found: Return) -> str:
 
 def _cost(episode: Episode) -> str:
     if episode.stall_s is not None:
-        cost = f"{'the others' if episode.culprits else 'everyone'} stood still for {span(episode.stall_s)}"
+        who = "training" if episode.founding is not None else "the others" if episode.culprits else "everyone"
+        cost = f"{who} stood still for {span(episode.stall_s)}"
     elif not any(culprit.is_seated for culprit in episode.culprits) and episode.culprits:
         cost = "nobody stood still"
     else:
         cost = "the others stand still" if not episode.is_over else "nobody went on from here"
     if episode.recomputed_lanes:
-        lanes = _plural(episode.recomputed_lanes, "lane")
-        return f"{cost}; {lanes} computed again ({_percent(episode.recomputed_steps)} of a step)"
+        lanes = plural(episode.recomputed_lanes, "lane")
+        return f"{cost}; {lanes} computed again ({percent(episode.recomputed_steps)} of a step)"
     return f"{cost}; no finished lane was computed again"
 
 
 def _back(episode: Episode, state: str) -> str:
     if episode.restored_s is not None:
-        helped = [f"{_and(found.donors)} gave {found.member} the state" for found in episode.returns if found.donors]
-        return f"at full strength {span(episode.restored_s)} later" + (f": {_and(helped)}" if helped else "")
+        helped = [f"{and_(found.donors)} gave {found.member} the state" for found in episode.returns if found.donors]
+        return f"at full strength {span(episode.restored_s)} later" + (f": {and_(helped)}" if helped else "")
     lost = [found.replica for found in episode.returns if found.is_given_up]
     if lost:
-        return f"never: {_and(lost)} was given up" if len(lost) == 1 else f"never: {_and(lost)} were given up"
+        return f"never: {and_(lost)} was given up" if len(lost) == 1 else f"never: {and_(lost)} were given up"
     return "not yet" if state == "running" else "never: the job ended before"
 
 
@@ -252,26 +245,26 @@ def _back(episode: Episode, state: str) -> str:
 def _summary(tale: Tale, manner: Manner) -> Iterator[str]:
     summary = tale.summary
     yield ""
-    count = f"{_plural(summary.failures, 'failure')} in {_plural(len(tale.episodes), 'episode')}"
+    count = f"{plural(summary.failures, 'failure')} in {plural(len(tale.episodes), 'episode')}"
     yield f"{count} (failures answered together are one)"
     labels = Counter(_label(culprit) for episode in tale.episodes for culprit in episode.culprits)
     labels["a connection broke"] += summary.by_kind.get("connection", 0)
-    yield from _row("how", _counts(+labels), manner)
-    yield from _row("who", _counts(Counter(summary.by_replica)), manner)
-    yield from _row("stalls", _stalls(summary, tale), manner)
-    lanes = _plural(summary.recomputed_lanes, "lane")
-    yield from _row("again", f"{lanes} computed again, worth {summary.recomputed_steps:.1f} of {tale.steps} steps", manner)
-    share = _percent(summary.weakened_s / summary.training_s) if summary.training_s else "0 %"
+    yield from row("how", counts(+labels), manner)
+    yield from row("who", counts(Counter(summary.by_replica)), manner)
+    yield from row("stalls", _stalls(summary, tale), manner)
+    lanes = plural(summary.recomputed_lanes, "lane")
+    yield from row("again", f"{lanes} computed again, worth {summary.recomputed_steps:.1f} of {tale.steps} steps", manner)
+    share = percent(summary.weakened_s / summary.training_s) if summary.training_s else "0 %"
     missing = f"a replica was missing for {span(summary.weakened_s)} ({share} of the training time)"
-    yield from _row("weakened", f"{missing}; steps that took longer meanwhile are not in the stalls", manner)
+    yield from row("weakened", f"{missing}; steps that took longer meanwhile are not in the stalls", manner)
     for replica, why in summary.lost.items():
-        yield from _row("given up", f"{replica}: {why}", manner)
+        yield from row("given up", f"{replica}: {why}", manner)
 
 
 def _stalls(summary: Summary, tale: Tale) -> str:
     if summary.worst is None:
         return "nobody had to stand still"
-    share = _percent(summary.stall_s / summary.training_s) if summary.training_s else "0 %"
+    share = percent(summary.stall_s / summary.training_s) if summary.training_s else "0 %"
     worst = tale.episodes[summary.worst - 1]
     told = f"everyone stood still for {span(summary.stall_s)} of {span(summary.training_s)} of training ({share})"
     return f"{told}; at worst {span(worst.stall_s or 0.0)}, in number {worst.number}"
@@ -292,73 +285,13 @@ def _latest(episodes: list[Episode], state: str, manner: Manner) -> Iterator[str
         return
     yield f"The last {len(shown)}" + (f" ({hidden} more between: --all tells each in full)" if hidden else "") + ":"
     for episode in shown:
-        yield from _wrap(_brief(episode, state, manner), manner, "        ")
+        yield from wrap(_brief(episode, state, manner), manner, "        ")
 
 
 def _brief(episode: Episode, state: str, manner: Manner) -> str:
     who = "; ".join(f"{culprit.member} {culprit.how}" for culprit in episode.culprits) or "a connection broke"
     parts = [f"stall {span(episode.stall_s)}" if episode.stall_s is not None else "no stall"]
     if episode.recomputed_lanes:
-        parts.append(f"{_plural(episode.recomputed_lanes, 'lane')} again")
+        parts.append(f"{plural(episode.recomputed_lanes, 'lane')} again")
     back = f"back after {span(episode.restored_s)}" if episode.restored_s is not None else f"back {_back(episode, state)}"
     return f"  {episode.number}. {manner.clock(episode.at)} {who}: {', '.join([*parts, back])}"
-
-
-# Words
-
-
-def span(seconds: float) -> str:
-    """A duration as people say it."""
-    if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest} s" if rest else f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.0f} %" if share >= 0.0995 or share == 0 else f"{share * 100:.1f} %"
-
-
-def _ordinal(number: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(number, f"{number}th")
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
-
-
-def _counts(counts: "Counter[str]", most: int = 5) -> str:
-    common = counts.most_common(most)
-    rest = sum(counts.values()) - sum(count for _, count in common)
-    return ", ".join(f"{count} x {what}" for what, count in common) + (f", {rest} others" if rest else "")
-
-
-def _and(names: Iterable[str]) -> str:
-    *most, last = list(names) or ["nobody"]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _go(names: tuple[str, ...]) -> str:
-    return "go" if len(names) > 1 else "goes"
-
-
-def _row(label: str, text: str, manner: Manner) -> Iterator[str]:
-    indent = " " * (3 + _LABEL)
-    yield from textwrap.wrap(
-        text,
-        manner.width,
-        initial_indent=f"   {label:{_LABEL}}",
-        subsequent_indent=indent,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def _wrap(text: str, manner: Manner, indent: str = "   ") -> Iterator[str]:
-    yield from textwrap.wrap(
-        text, manner.width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False, drop_whitespace=True
-    )

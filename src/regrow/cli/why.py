@@ -10,7 +10,8 @@ import msgspec
 
 from regrow.cli.liveness import is_process
 from regrow.cli.run_dir import RunDir, newest
-from regrow.cli.telling import Manner, tell_people
+from regrow.cli.telling import tell_people
+from regrow.cli.wording import Manner
 from regrow.core.chronicle import Chronicle
 from regrow.core.episodes import Tale, tell
 from regrow.core.errors import RegrowError

@@ -18,18 +18,21 @@ from regrow.core.records import (
     LaneComputed,
     LanePoisoned,
     Line,
+    OriginTaken,
     ReplicaLost,
     RestartPlanned,
     RosterAdopted,
     RosterMade,
     SnapshotLoaded,
     StateFetched,
+    StateRecalled,
     WorkerExited,
     WorkerHung,
     WorkerRaised,
     WorkerStarted,
 )
 from regrow.core.roster import NO_VERSION, Member, Version
+from regrow.core.save_story import Saves
 
 
 class Life(msgspec.Struct, kw_only=True):
@@ -83,6 +86,10 @@ class Chronicle:
         """Loads in which a donor was found wrong."""
         self.planned: dict[Member, RestartPlanned] = {}
         self.lost: dict[str, tuple[Line, ReplicaLost]] = {}
+        self.taken: dict[Version, tuple[Line, OriginTaken]] = {}
+        """Of the rosters by which the job was founded from a saved state."""
+        self.recalled: dict[Version, list[StateRecalled]] = {}
+        self.saves = Saves()
         self.first: Line | None = None
         self.last: Line | None = None
         for who, lines in journals.items():
@@ -92,6 +99,7 @@ class Chronicle:
                 self.last = line if self.last is None or line.ns > self.last.ns else self.last
                 acting = self._of_member(life, acting, line)
                 self._of_job(line)
+                self.saves.hear(line)
         self._founders = {seat.member for made in self.rosters for seat in made.roster.seats if seat.founder}
         for who, life in self.lives.items():
             for version, line in life.adopted.items():
@@ -150,6 +158,10 @@ class Chronicle:
                 self.planned[member] = line.what
             case ReplicaLost(replica=replica):
                 self.lost.setdefault(replica, (line, line.what))
+            case OriginTaken(version=version):
+                self.taken[version] = (line, line.what)
+            case StateRecalled(version=version):
+                self.recalled.setdefault(version, []).append(line.what)
             case JobEnded():
                 self.ended, self.end = line, line.what
 
@@ -162,6 +174,14 @@ class Chronicle:
 
     def life(self, member: Member) -> Life | None:
         return self.lives.get(str(member))
+
+    def refounding(self, member: Member) -> int | None:
+        """The roster, as an index, by which the job was founded again after this member and all others were lost."""
+        last = max((index for index, made in enumerate(self.rosters) if member in made.members), default=None)
+        if last is None:
+            return None
+        later = range(last + 1, len(self.rosters))
+        return next((index for index in later if self.rosters[index].roster.version in self.taken), None)
 
     @property
     def replicas(self) -> frozenset[str]:

@@ -66,7 +66,8 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _TIDYING = re.compile(
-    r"left as planned|was ended( before it started)?: (the job is (over|ending)|it is not needed|it was told to end)"
+    r"left as planned|was ended( before it started)?: "
+    r"(the job is (over|ending)|it is not needed|it was told to end|it holds no state)"
 )
 
 
@@ -121,7 +122,8 @@ def _culprit(chronicle: Chronicle, member: Member) -> Culprit:
         how=seen.how if seen else "ended",
         at=lines[0].at,
         ns=lines[0].ns,
-        is_seated=bool(chronicle.rosters) and (member in chronicle.rosters[-1].members or bool(answered)),
+        is_seated=bool(chronicle.rosters)
+        and (member in chronicle.rosters[-1].members or bool(answered) or chronicle.refounding(member) is not None),
         has_left=life is not None and life.departed is not None and life.departed.fault is None,
         step=_step(fact, place, life),
         lane=fact.lane if fact is not None else place.lane if place is not None else None,

@@ -18,8 +18,10 @@ import msgspec
 
 from regrow.core.chronicle import Chronicle, Made
 from regrow.core.culprits import Culprit, culprits
+from regrow.core.founding import Founding, founding
 from regrow.core.records import LanePoisoned, RosterAdopted
 from regrow.core.roster import Member
+from regrow.core.save_story import SaveStory
 
 _NS = 1e9
 
@@ -78,6 +80,8 @@ class Episode(msgspec.Struct, frozen=True, kw_only=True):
     """From the failure to full strength; None when that did not come."""
     is_over: bool
     """False while the survivors, or a restarted replica, are still on their way."""
+    founding: Founding | None = None
+    """Nobody was left, and the job was founded again from a saved state."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,6 +146,10 @@ class Tale(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were replaced, in the order noticed."""
     wrong_states: tuple[WrongState, ...] = ()
     """What joiners found when they compared donors."""
+    resumed: Founding | None = None
+    """From what the job began; None: from step 0."""
+    saves: SaveStory | None = None
+    """None: it saved nothing."""
     incomplete: tuple[str, ...]
     """Processes whose journals are not whole: there may have been more than is told here."""
 
@@ -167,6 +175,8 @@ def tell(chronicle: Chronicle) -> Tale:
             for line, fact in chronicle.blaming
             for donor in fact.blamed
         ),
+        resumed=founding(chronicle, chronicle.rosters[0].roster.version) if chronicle.rosters else None,
+        saves=chronicle.saves.story(chronicle.ended),
         incomplete=tuple(sorted(chronicle.incomplete)),
     )
 
@@ -223,6 +233,8 @@ class _Episodes:
         for culprit in culprits(self._chronicle):
             answers = [self._answers.get(f"{what}-{culprit.member}") for what in ("hung", "evicted", "died")]
             start = min((index for index in answers if index is not None), default=None)
+            if start is None:
+                start = self._chronicle.refounding(_member(culprit))
             settled = self._settled(start)
             # A seat in the last roster, and no other one since: nobody was left to go on with, or it has just happened.
             is_unanswered = start is None and culprit.is_seated
@@ -306,7 +318,16 @@ class _Episodes:
             restored_s=_seconds(noticed_ns, full_ns) if full_ns is not None else None,
             is_over=chronicle.ended is not None
             or ((case.start is None or made is not None) and (full_ns is not None or all(r.is_given_up for r in returns))),
+            founding=self._founded(case),
         )
+
+    def _founded(self, case: _Case) -> Founding | None:
+        """Again, and not by the first roster, which answers no failure."""
+        if not case.start:
+            return None
+        stop = case.settled + 1 if case.settled is not None else None
+        found = (founding(self._chronicle, made.roster.version) for made in self._chronicle.rosters[case.start : stop])
+        return next((one for one in found if one is not None), None)
 
     def _survivors(self, case: _Case) -> frozenset[Member]:
         if case.start is None or case.settled is None:
@@ -320,6 +341,8 @@ class _Episodes:
             return None
         rosters, survivors = self._chronicle.rosters, self._survivors(case)
         version = rosters[case.settled].roster.version
+        if self._founded(case) is not None:
+            survivors = rosters[case.settled].members  # nobody survived: until those who founded it again go on
         lives = [life for member in survivors if (life := self._chronicle.life(member)) is not None]
         ends = [life.adopted[version].ns for life in lives if version in life.adopted]
         if not ends:
@@ -346,8 +369,7 @@ class _Episodes:
 
     def _return(self, culprit: Culprit) -> Return:
         chronicle, replica = self._chronicle, culprit.replica
-        incarnation = int(culprit.member.rpartition(".")[2])
-        following = Member(replica, incarnation + 1)
+        following = Member(replica, _member(culprit).incarnation + 1)
         planned = chronicle.planned.get(following)
         if planned is None and following not in chronicle.started:
             lost = chronicle.lost.get(replica)
@@ -376,7 +398,7 @@ class _Episodes:
         """The first moment since at which every replica that is to work, the culprits' too, takes part."""
         if any(found.lost for found in returns):
             return None
-        gone = {culprit.replica: int(culprit.member.rpartition(".")[2]) for culprit in case.culprits}
+        gone = {culprit.replica: _member(culprit).incarnation for culprit in case.culprits}
         for made in self._chronicle.rosters[case.settled or case.start or 0 :]:
             lives = {member.replica: member.incarnation for member in made.members}
             wanted = self._chronicle.wanted(made)
@@ -431,6 +453,11 @@ def _before(times_ns: list[int], ns: int) -> int | None:
     """The last of these, which grow, that is not after ns."""
     place = bisect_right(times_ns, ns)
     return times_ns[place - 1] if place else None
+
+
+def _member(culprit: Culprit) -> Member:
+    replica, _, incarnation = culprit.member.rpartition(".")
+    return Member(replica, int(incarnation))
 
 
 def _by_time(culprit: Culprit) -> tuple[int, str]:

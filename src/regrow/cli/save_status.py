@@ -1,0 +1,80 @@
+"""Where a job's state is safe: the part of `regrow status` that is about saves."""
+
+from collections.abc import Iterator
+
+import msgspec
+
+from regrow.cli.gauge import size
+from regrow.cli.liveness import is_child
+from regrow.cli.run_dir import JobFile, RunDir
+from regrow.cli.save_words import origin
+from regrow.cli.wording import span
+from regrow.core.chronicle import Chronicle
+from regrow.core.founding import Founding, founding
+from regrow.core.records import VaultStarted, WorkerStarted
+from regrow.core.save_story import MEMORY, Tier
+from regrow.shell.journal import tail
+
+_TAIL_BYTES = 1 << 18
+
+
+class SaveStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """docs/checkpoints.md explains each field."""
+
+    tiers: tuple[Tier, ...]
+    """Nearest first. Memory only while the job runs: it goes with it."""
+    vault: str | None
+    """up, away (nothing is saved until it is back), or gone, with the job; None when nobody noted its start."""
+    founding: Founding | None
+    """The saved state that the job began from last."""
+
+
+def gather_saves(run_dir: RunDir, job: JobFile, is_launched: bool) -> SaveStatus | None:
+    """None: the job saves nothing."""
+    if not job.keeps:
+        return None
+    agent = tail(run_dir.journal, "agent", _TAIL_BYTES)
+    journals = {who: tail(run_dir.journal, who, _TAIL_BYTES) for who in ("vault", "coordinator")} | {"agent": agent}
+    chronicle = Chronicle(journals)
+    if chronicle.taken:
+        # Those who loaded it: the newest life of each replica, as nobody asks for more.
+        lives = {fact.member.replica: str(fact.member) for line in agent if isinstance(fact := line.what, WorkerStarted)}
+        chronicle = Chronicle({**journals, **{who: tail(run_dir.journal, who, _TAIL_BYTES) for who in lives.values()}})
+    story = chronicle.saves.story(chronicle.ended)
+    known = {tier.where: tier for tier in story.tiers} if story is not None else {}
+    places = ((MEMORY,) if is_launched else ()) + job.checkpoints
+    started = next((line.what for line in reversed(agent) if isinstance(line.what, VaultStarted)), None)
+    return SaveStatus(
+        tiers=tuple(known.get(where, _empty(where)) for where in places),
+        vault=None if started is None else _vault(started, job, is_launched),
+        founding=founding(chronicle, max(chronicle.taken)) if chronicle.taken else None,
+    )
+
+
+def tell_save_status(saves: SaveStatus, now_s: float) -> Iterator[str]:
+    """`now_s`: on the wall clock."""
+    if saves.vault == "away":
+        yield "the vault is away: training goes on, and nothing is saved until it is back"
+    width = max((len(tier.where) for tier in saves.tiers), default=0)
+    for tier in saves.tiers:
+        yield f"saved  {tier.where:{width}}  {_newest(tier, now_s)}"
+        if tier.trouble:
+            yield f"       {'':{width}}  {tier.trouble}"
+    if saves.founding is not None:
+        yield f"the job last began from {origin(saves.founding)}"
+
+
+def _newest(tier: Tier, now_s: float) -> str:
+    if tier.step is None or tier.at is None or tier.size_bytes is None or tier.seconds is None:
+        return "nothing yet"
+    return f"step {tier.step}, {span(max(0.0, now_s - tier.at))} ago: {size(tier.size_bytes)} in {span(tier.seconds)}"
+
+
+def _vault(started: VaultStarted, job: JobFile, is_launched: bool) -> str:
+    if not is_launched:
+        return "gone"
+    return "up" if is_child(started.pid, job.pid) else "away"
+
+
+def _empty(where: str) -> Tier:
+    return Tier(where=where, saves=0, step=None, at=None, size_bytes=None, seconds=None, refusals=0, trouble="")

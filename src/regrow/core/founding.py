@@ -1,0 +1,48 @@
+"""How a job began from a saved state: which tier served it, how much of it, and how long that took. For people."""
+
+import msgspec
+
+from regrow.core.chronicle import Chronicle
+from regrow.core.roster import Version
+
+
+class Founding(msgspec.Struct, frozen=True, kw_only=True):
+    """The job began from a saved state: when it was resumed, or after every replica was lost."""
+
+    roster: str
+    at: float
+    """Wall clock, seconds."""
+    step: int
+    where: str
+    """The tier that served it."""
+    reached: int
+    """Every step below this one had been committed."""
+    differences: tuple[str, ...]
+    """In which terms of its mathematics it is another job from here on."""
+    size_bytes: int | None
+    found_s: float | None
+    """Until it was found, and in memory."""
+    loaded_s: float | None
+    """Until the slowest founder held it."""
+
+
+def founding(chronicle: Chronicle, version: Version) -> Founding | None:
+    """By the roster of this version; None when it did not found the job from a saved state."""
+    if version not in chronicle.taken:
+        return None
+    line, taken = chronicle.taken[version]
+    # The same one may have been found before, for another founding.
+    founds = [found for _, found in chronicle.saves.found if (found.step, found.root) == (taken.step, taken.root)]
+    recalled = chronicle.recalled.get(version, [])
+    sizes = [found.size_bytes for found in founds] + [fact.size_bytes for fact in recalled]
+    return Founding(
+        roster=str(version),
+        at=line.at,
+        step=taken.step,
+        where=taken.where,
+        reached=taken.reached,
+        differences=taken.differences,
+        size_bytes=max(sizes, default=None),
+        found_s=founds[-1].seconds if founds else None,
+        loaded_s=max((fact.seconds for fact in recalled), default=None),
+    )

@@ -1,0 +1,148 @@
+"""`regrow status` of a job that saves, on a run directory written by hand."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import regrow
+
+from regrow.cli.liveness import born
+from regrow.cli.run_dir import JobFile, RunDir
+from regrow.core.records import (
+    Fact,
+    JobEnded,
+    OriginFound,
+    OriginTaken,
+    SaveDurable,
+    SaveFailed,
+    StateKept,
+    StateRecalled,
+    VaultStarted,
+    WorkerStarted,
+)
+from regrow.core.roster import Member, Version
+from regrow.shell.journal import Journal
+
+NEAR, FAR = "/disk/run1", "s3://bucket/run1"
+PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
+
+
+class Job:
+    """This very process plays the launcher; one that sleeps plays the vault."""
+
+    def __init__(self, folder: Path, keeps: bool = True) -> None:
+        self.folder = folder
+        self.directory = RunDir(folder / "run")
+        pid = os.getpid()
+        shared = {"command": ("train.py",), "cwd": "/", "lanes": 2, "host": "h", "pid": pid, "born": born(pid)}
+        urls = (NEAR, FAR) if keeps else ()
+        self.directory.create(JobFile(job="j", replicas=("r0",), checkpoints=urls, keeps=keeps, **shared))  # type: ignore[arg-type]
+        self.vault = subprocess.Popen(["sleep", "600"])
+
+    def note(self, who: str, *facts: Fact) -> None:
+        journal = Journal(self.directory.journal, who)
+        for fact in facts:
+            journal.write(fact)
+
+    def saves(self) -> Any:
+        return json.loads(regrow("status", "run", "--json", cwd=self.folder).stdout)["saves"]
+
+    def text(self) -> str:
+        return regrow("status", "run", cwd=self.folder).stdout
+
+    def close(self) -> None:
+        if self.vault.poll() is None:
+            self.vault.kill()
+            self.vault.wait()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    made = Job(tmp_path)
+    made.note("agent", VaultStarted(pid=made.vault.pid, incarnation=0))
+    yield made
+    made.close()
+
+
+def kept(step: int) -> StateKept:
+    return StateKept(step=step, root="ab", size_bytes=1_200_000_000, seconds=0.3)
+
+
+def durable(step: int, url: str) -> SaveDurable:
+    return SaveDurable(step=step, url=url, term=1, number=1, size_bytes=1_200_000_000, seconds=2.0)
+
+
+def test_a_job_that_saves_nothing_has_nothing_to_tell(tmp_path: Path) -> None:
+    job = Job(tmp_path, keeps=False)
+    try:
+        assert job.saves() is None and "saved" not in job.text()
+    finally:
+        job.close()
+
+
+def test_before_the_first_save_every_tier_is_empty(job: Job) -> None:
+    found = job.saves()
+    assert [(tier["where"], tier["step"]) for tier in found["tiers"]] == [("memory", None), (NEAR, None), (FAR, None)]
+    assert (found["vault"], found["founding"]) == ("up", None)
+    assert job.text().count("nothing yet") == 3
+
+
+def test_the_newest_state_of_each_tier_is_told_with_its_age(job: Job) -> None:
+    job.note("vault", kept(10), durable(10, NEAR), kept(20), durable(10, FAR))
+    assert [tier["step"] for tier in job.saves()["tiers"]] == [20, 10, 10]
+    lines = [line for line in job.text().splitlines() if line.startswith("saved")]
+    assert re.fullmatch(r"saved  memory            step 20, .+ ago: 1\.2 GB in 300 ms", lines[0])
+    assert re.fullmatch(r"saved  s3://bucket/run1  step 10, .+ ago: 1\.2 GB in 2\.0 s", lines[2])
+
+
+def test_a_tier_that_fails_says_why_until_it_has_a_newer_state(job: Job) -> None:
+    job.note("vault", SaveFailed(step=10, url=FAR, attempt=2, why="timed out", is_final=False))
+    words = "the save of step 10 failed (attempt 2, tried again): timed out"
+    assert [tier["trouble"] for tier in job.saves()["tiers"]] == ["", "", words]
+    assert words in job.text()
+    job.note("vault", durable(10, FAR))
+    assert words not in job.text()
+    job.note("vault", SaveFailed(step=20, url=FAR, attempt=9, why="timed out", is_final=True))
+    assert "the save of step 20 failed (given up): timed out" in job.text()
+
+
+def test_without_a_vault_nothing_is_saved_and_that_is_told(job: Job) -> None:
+    assert "vault" not in job.text()
+    job.vault.kill()
+    job.vault.wait()
+    assert job.saves()["vault"] == "away"
+    assert "the vault is away: training goes on, and nothing is saved until it is back" in job.text()
+
+
+def test_memory_goes_with_the_job(job: Job) -> None:
+    path = job.directory.path / "job.json"
+    path.write_text(re.sub(r'"born": \d+', '"born": 1', path.read_text()))
+    job.note("vault", kept(10), durable(10, NEAR))
+    job.note("coordinator", JobEnded(outcome="finished", why="every member has left"))
+    found = job.saves()
+    assert [tier["where"] for tier in found["tiers"]] == [NEAR, FAR] and found["vault"] == "gone"
+
+
+def test_which_tier_served_the_job_and_how_fast_is_told_of_the_last_time(job: Job) -> None:
+    job.note("agent", *(WorkerStarted(member=Member("r0", life), pid=1, host="h", why="a test") for life in (0, 1)))
+    for term, step, where in ((1, 40, FAR), (2, 50, "memory")):
+        job.note("vault", OriginFound(step=step, root="ab", where=where, size_bytes=1_200_000_000, seconds=3.5))
+        version = Version(term, 1)
+        job.note("coordinator", OriginTaken(version=version, step=step, root="ab", where=where, reached=60))
+        fact = StateRecalled(version=version, step=step, digest="ab", size_bytes=1_200_000_000, seconds=0.25 * term)
+        job.note(f"r0.{term - 1}", fact)
+    founding = job.saves()["founding"]
+    assert (founding["step"], founding["where"], founding["found_s"], founding["loaded_s"]) == (50, "memory", 3.5, 0.5)
+    words = "the job last began from step 50, from memory: 1.2 GB found in 3.5 s, loaded in 500 ms"
+    assert words in job.text()
+
+
+def test_the_document_knows_every_field(job: Job) -> None:
+    told = set(re.findall(r"`(\w+)`", PAGE.read_text()))
+    found = job.saves()
+    assert set(found) <= told and set(found["tiers"][0]) <= told
