@@ -73,6 +73,10 @@ class Referee:
     def is_poisoned(self) -> bool:
         return bool(self._poisoned)
 
+    def roster(self, version: Version) -> Roster:
+        """As it was made, whatever its members make of it."""
+        return self._rosters[version]
+
     @property
     def rosters(self) -> int:
         return len(self._rosters)
