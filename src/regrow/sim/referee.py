@@ -99,6 +99,11 @@ class Referee:
         return any(a is None or a.version < roster.version for a in acting)
 
     @property
+    def seated(self) -> tuple[Member, ...]:
+        """Everybody whose word may count by now."""
+        return self._seated(self._rosters[max(self._rosters)]) if self._rosters else ()
+
+    @property
     def is_recalling(self) -> bool:
         """Was the job founded from a saved state that not all its founders have recalled?"""
         roster = self._rosters[max(self._rosters)] if self._rosters else None
