@@ -6,18 +6,23 @@ The first group breaks rules that were there from the start, the second undoes w
 import msgspec
 
 from regrow.core.attendance import Attendance, Result, Task
-from regrow.core.effects import Effect, Hear, Hush, Snap
-from regrow.core.events import Event, Formed, Reduced
+from regrow.core.boundary import Pass
+from regrow.core.effects import Effect, Hear, Hush, Save, Snap
+from regrow.core.events import Event, Formed, Reduced, SaveWished
 from regrow.core.lanes import lanes_in
 from regrow.core.listener import Heard, Listener
 from regrow.core.listening import Listening
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import MembershipEffect, Persist, Saved
+from regrow.core.membership_effects import Founded, MembershipEffect, Persist, Saved, Seek, WishTold
 from regrow.core.membership_events import Died
 from regrow.core.messages import FromMember, Join, StatelessFound
+from regrow.core.origin import Founding
 from regrow.core.resolve import Divided, Resolution, Share, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
+from regrow.core.saves import Urgency
+from regrow.sim.process import Process
 from regrow.sim.rules import Rules
+from regrow.sim.vault import Gathering, Generation, Vault
 
 # What a member forgets
 
@@ -439,6 +444,171 @@ class StopsFeeding(Attendance):
         return effects
 
 
+# What is saved, and what is begun from
+
+
+class CopiesBeforeTheStep(Attendance):
+    """S1: Copies its portion with the commit, before the optimizer has stepped."""
+
+    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
+        commit = super()._commit(by, switch)
+        return [*self._saving.enter(self.step, self._last), *commit]
+
+
+class LabelsTooEarly(Vault):
+    """S2: Calls a save whole with the first portion."""
+
+    def _has_all(self, gathering: Gathering) -> bool:
+        return bool(gathering.came)
+
+
+class BeginsWithoutALabel(Vault):
+    """S2: Takes what never became whole for a saved state."""
+
+    _torn: Generation | None = None
+
+    def _void(self, gathering: Gathering, why: str) -> None:
+        if gathering.came:
+            self._torn = Generation(gathering.save.step, next(iter(gathering.came.values())), gathering.line, {})
+        super()._void(gathering, why)
+
+    def _found(self, step: int | None) -> Generation | None:
+        return self._torn or super()._found(step)
+
+
+class ForgetsWhatItMissed(Attendance):
+    """S3: Whoever committed a step without its verdict wishes nothing."""
+
+    def handle(self, event: Event) -> list[Effect]:
+        self._saving.missed = lambda: None  # type: ignore[method-assign]
+        return super().handle(event)
+
+
+class ForgetsVoidSaves(Attendance):
+    """S3: Does not wish another save when the last one is void."""
+
+    def handle(self, event: Event) -> list[Effect]:
+        return [] if isinstance(event, SaveWished) else super().handle(event)
+
+
+class DropsItsWishWhereMembersPart(Attendance):
+    """S3: A verdict that saves nothing, because members part by it, counts as one that saves."""
+
+    def _switch(self, version: Version) -> list[Effect]:
+        self._saving._wish = Urgency.NONE
+        return super()._switch(version)
+
+
+class LeavesWithoutSaving(Attendance):
+    """S3: The last state is nobody's affair."""
+
+    def _save_last(self, roster: Roster, verdict: Pass) -> list[Effect]:
+        return []
+
+
+class LendsTheNewest(Vault):
+    """S4: A new save begins in the memory of the last one that is whole."""
+
+    def save(self, process: "Process", effect: Save) -> None:
+        self.newest = None
+        super().save(process, effect)
+
+
+class FoundsBesideTheLiving(Membership):
+    """S5: Does not wait for the proof that those it gave up are dead."""
+
+    def _found(self, cause: str) -> list[MembershipEffect]:
+        gone, self._gone = self._gone, set(self._dead)
+        try:
+            return super()._found(cause)
+        finally:
+            self._gone |= gone
+
+
+class FoundsInItsOldTerm(Membership):
+    """S5: Counts rosters anew, and stays in its term."""
+
+    def _refound(self, why: str) -> list[MembershipEffect]:
+        effects = super()._refound(why)
+        self._term -= 1
+        return [effect for effect in effects if not isinstance(effect, Seek)] + self._seek()
+
+
+class GoesBackSilently(Membership):
+    """S5: Nobody is told what the job goes back to."""
+
+    def _found(self, cause: str) -> list[MembershipEffect]:
+        return [effect for effect in super()._found(cause) if not isinstance(effect, Founded)]
+
+
+class SaysItTooLate(Membership):
+    """S5: Says what the job goes back to once all else is done, which a crash may prevent."""
+
+    def _found(self, cause: str) -> list[MembershipEffect]:
+        return sorted(super()._found(cause), key=lambda effect: isinstance(effect, Founded))
+
+
+class GivesUpAtTheEnd(Membership):
+    """S5: Everybody lost between the last step and the end is not everybody lost."""
+
+    def _refound_all(self, why: str) -> list[MembershipEffect]:
+        return self._end("state-lost", why)
+
+
+class EndsWithItsReplicas(Membership):
+    """S5: Has a vault, and does not think of it."""
+
+    @property
+    def _refounds(self) -> bool:
+        return False
+
+
+class BeginsWithItsOwnWeights(Attendance):
+    """S6: A founder that did not wait for what it was to load."""
+
+    def _pushed(self, roster: Roster) -> list[Effect]:
+        return super()._pushed(msgspec.structs.replace(roster, origin=None))
+
+
+class ForgetsTheOrigin(Membership):
+    """S6: Only the first roster names the origin."""
+
+    def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
+        if self.roster is not None:
+            self._founding = Founding()
+        return super()._make(members, cause, why, base)
+
+
+class TrustsTheNewestRoster(Attendance):
+    """The same, by a founder that does not remember what it was told to load."""
+
+    def _pushed(self, roster: Roster) -> list[Effect]:
+        self._origin = None
+        return super()._pushed(roster)
+
+
+class TakesAnyMathematics(Membership):
+    """S7: Resumes with other mathematics than the state was saved with, and asks nobody."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(msgspec.structs.replace(config, new_mathematics=True), saved)
+
+
+class AsksOnce(Membership):
+    """A coordinator that comes back waits for the answer to its predecessor."""
+
+    def _open(self, now: float) -> list[MembershipEffect]:
+        effects = super()._open(now)
+        return [effect for effect in effects if not (self._resumed and isinstance(effect, Seek))]
+
+
+class ForgetsBeforeItTells(Membership):
+    """Makes it durable that a wish is over before it has said what became of it."""
+
+    def _fulfil(self) -> list[MembershipEffect]:
+        return sorted(super()._fulfil(), key=lambda effect: isinstance(effect, WishTold))
+
+
 MUTANTS: dict[str, Rules] = {
     **{
         mutant.__name__: Rules(attendance=mutant)
@@ -465,6 +635,12 @@ MUTANTS: dict[str, Rules] = {
             SkipsARecord,
             FeedsWhatIsOver,
             StopsFeeding,
+            CopiesBeforeTheStep,
+            ForgetsWhatItMissed,
+            ForgetsVoidSaves,
+            DropsItsWishWhereMembersPart,
+            LeavesWithoutSaving,
+            BeginsWithItsOwnWeights,
         )
     },
     **{
@@ -492,6 +668,17 @@ MUTANTS: dict[str, Rules] = {
             SeatsOnlyTheBase,
             PlansOverPlans,
             MournsListeners,
+            FoundsBesideTheLiving,
+            FoundsInItsOldTerm,
+            GoesBackSilently,
+            SaysItTooLate,
+            GivesUpAtTheEnd,
+            EndsWithItsReplicas,
+            TakesAnyMathematics,
+            AsksOnce,
+            ForgetsBeforeItTells,
         )
     },
+    "ForgetsTheOrigin": Rules(attendance=TrustsTheNewestRoster, membership=ForgetsTheOrigin),
+    **{mutant.__name__: Rules(vault=mutant) for mutant in (LabelsTooEarly, BeginsWithoutALabel, LendsTheNewest)},
 }

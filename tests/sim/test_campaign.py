@@ -18,7 +18,7 @@ def test_two_thousand_jobs_with_some_faults() -> None:
     tally = campaign(range(2000), faults=6, jobs=2)
     assert not tally.failures, tally.failures[0].story
     assert set(tally.outcomes) <= {"finished", "stopped", "failed", "state-lost", "undetectable"}
-    assert tally.outcomes["finished"] > 1500
+    assert tally.outcomes["finished"] > 1200
     assert {sight: tally.sights[sight] for sight in SIGHTS if tally.sights[sight] < 5} == {}
     assert tally.sights["a join finished"] > 500
 

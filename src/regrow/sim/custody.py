@@ -1,13 +1,15 @@
 """The checks of saves and origins, which see the vault and all processes at once (rules S1 to S7 of ADR 0027).
 
 - saves      a portion is the state of the step it is called after; a generation has a portion of every member, all of one
-             state; what a verdict decided becomes whole before long, or another one is decided; the last one is whole
+             state; what is wished is decided before long; what is decided becomes whole, or another one is decided; the last
+             one is whole
 - founding   a job is founded from what was whole, said with its root, while nobody lives who holds the state; a founder
              states nothing older; other mathematics are taken by the operator's word alone; no whole state is lost
 """
 
 from typing import TYPE_CHECKING
 
+from regrow.core.attendance import Task
 from regrow.core.effects import Exchange, Save
 from regrow.core.membership_effects import End, Founded
 from regrow.core.origin import differences, mathematics
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
     from regrow.sim.process import Process
     from regrow.sim.world import World
 
-_SAVE_STEPS = 8
-"""So many steps after a save was decided it is whole, or another one is decided, while nothing goes wrong."""
-_SAVE_S = 20.0
+_SAVE_STEPS = 4
+"""So many steps after a save was wished it is decided, and after that whole, or another one is, while nothing goes wrong."""
+_SAVE_S = 10.0
 
 
 class Custody:
@@ -29,6 +31,11 @@ class Custody:
         self._whole: set[tuple[int, str]] = set()
         self._open: dict[Key, tuple[int, float]] = {}
         """Saves that were decided, neither whole nor followed by another: at which step, and when."""
+        self._wished: dict[Process, tuple[int, float]] = {}
+        """Who wishes a save since when: at which step of the job."""
+        self._step = 0
+        self._has_kept = False
+        """This run, in memory."""
         self.foundings = 0
 
     def begins_with(self, generation: Generation) -> None:
@@ -43,8 +50,13 @@ class Custody:
 
     # Saves
 
+    def wished(self, process: "Process") -> None:
+        if process.attendance.acting is not None and process.attendance.task is not Task.GONE:
+            self._wished.setdefault(process, (self._step, self._world.timeline.now))
+
     def saved(self, process: "Process", save: Save) -> None:
         world = self._world
+        self._wished.clear()
         world.referee.state(process, save.step)
         if process.attendance.step != save.step:
             world.referee.fail("saves", f"{process.name} is at step {process.attendance.step}, and saves step {save.step}")
@@ -60,23 +72,32 @@ class Custody:
         if generation.state != generation.line.states[generation.step]:
             world.referee.fail("saves", f"what was saved is not the state of step {generation.step}")
         self._whole.add((generation.step, generation.root))
+        self._has_kept = True
         self._open = {key: since for key, since in self._open.items() if key[0] > generation.step}
 
     def committed(self, step: int) -> None:
         """The job has come so far."""
-        world = self._world
+        world, self._step = self._world, step
+        self._wished = {p: since for p, since in self._wished.items() if p.alive and p.attendance.task is not Task.GONE}
         if world.timeline.now < world.faults.quiet_s or not world.vault.up:
             self._open = dict.fromkeys(self._open, (step, world.timeline.now))
+            self._wished = dict.fromkeys(self._wished, (step, world.timeline.now))
             return
-        for (saved, _), (since, since_s) in self._open.items():
-            if step - since > _SAVE_STEPS and world.timeline.now - since_s > _SAVE_S:
+        for (saved, _), since in self._open.items():
+            if self._is_long(since):
                 world.referee.fail("saves", f"the save of step {saved} is not whole, and step {step} is committed")
+        for process, since in self._wished.items():
+            if self._is_long(since):
+                world.referee.fail("saves", f"{process.name} wishes a save since step {since[0]}, and none is decided")
+
+    def _is_long(self, since: tuple[int, float]) -> bool:
+        step, since_s = since
+        return self._step - step > _SAVE_STEPS and self._world.timeline.now - since_s > _SAVE_S
 
     # Origins
 
     def stated(self, process: "Process", exchange: Exchange) -> None:
-        roster, said = process.attendance.roster, exchange.statement
-        assert roster is not None, "a statement is made to the members of a roster"
+        roster, said = self._world.referee.roster(exchange.version), exchange.statement
         if not said.holds_state:
             return
         self._world.referee.state(process, said.step)
@@ -97,6 +118,7 @@ class Custody:
         if others and not world.is_new_mathematics:
             world.referee.fail("founding", f"the job is resumed with other mathematics: {others}")
         self.foundings += 1
+        self._step, self._wished, self._open = origin.step, {}, {}
         world.founded(founded)
         world.sights.founded(self.foundings, others)
         fact = OriginTaken(
@@ -122,8 +144,8 @@ class Custody:
             if vault.newest is None or vault.newest.step not in steps:
                 self._lost(f"the job ended at {steps}, and the newest state that is whole is of {vault.newest}")
         is_given_up = world.referee.is_agent_lost or world.referee.stops or world.referee.is_poisoned
-        if end.outcome == "state-lost" and vault.newest is not None and not is_given_up:
-            self._lost(f"{end.why}, though step {vault.newest.step} is whole in memory")
+        if end.outcome == "state-lost" and self._has_kept and not is_given_up:
+            self._lost(f"{end.why}, though a saved state was whole in memory")
 
     def _refused(self, end: End) -> None:
         world = self._world

@@ -65,7 +65,7 @@ _GRADE_POINTS = tuple(grade.name for grade in GRADES)
 """A joiner that has got so far, or one that is about to leave, does anything at all."""
 _COORDINATOR_POINTS = ("Persist", "Made", "Send", "Start", "Kill", "Heard", "Died", "AgentCame", "StopRequested", "End")
 _WISHES = ("scale", "scale", "leave", "migrate", "dismiss")
-_MISHAPS = {"kill-all": 8, "kill-vault": 5, "save": 5, "lose-agent": 1, "kill": 4}
+_MISHAPS = {"kill-all": 8, "accuse-last": 3, "kill-vault": 5, "save": 5, "lose-agent": 1, "kill": 4}
 _SAVE_POINTS = ("", "Save", "Save", "SaveWished", "Commit", "StepEntered", "Bounded", "Exchange", "Leave")
 _FOUNDING_POINTS = ("Unfounded", "Seek", "OriginCame", "Founded", "Recall", "Recalled")
 """What strikes jobs with a vault, and where."""
@@ -201,20 +201,26 @@ class Faults:
                 self._wish(Wish(kind="save"))
             case "kill-vault":
                 world.vault.kill(span_s / 4)
+            case "accuse-last" if process is not None:
+                world.agent.accuse(process)
+                world.timeline.after(chance.between(0.1, 1.0), None, self._kill_all, False)
             case "kill-all":
-                self._kill_all()
+                self._kill_all(chance.happens(0.5))
                 if chance.happens(0.4):
-                    world.timeline.after(chance.between(0.1, span_s), None, self._kill_all)
+                    world.timeline.after(chance.between(0.1, span_s), None, self._kill_all, chance.happens(0.5))
             case "leave" | "migrate":
                 replicas = sorted({member.replica for member in world.agent.processes}) or ["r0"]
                 self._wish(Wish(kind=fault.kind, replica=chance.one_of(replicas)))
             case _ if process is not None:
                 self._hit(fault.kind, process, living, span_s)
 
-    def _kill_all(self) -> None:
+    def _kill_all(self, strikes_everybody: bool) -> None:
+        """Or every member: those who wait for a seat live on, and so do those who were evicted."""
         self._world.sights.all_killed()
+        members = self._world.referee.seated
         for process in [p for p in self._world.agent.processes.values() if p.alive]:
-            self._kill(process)
+            if strikes_everybody or process.member in members:
+                self._kill(process)
 
     def _wish(self, wish: Wish) -> None:
         """Heard once the coordinator has done all that it has just decided."""

@@ -209,6 +209,8 @@ class Process:
 
     def feed(self, event: Event) -> None:
         world = self.world
+        if isinstance(event, SaveWished):
+            world.custody.wished(self)
         world.story.note(self.name, event)
         try:
             effects = self.attendance.handle(event)

@@ -73,6 +73,10 @@ class Referee:
     def is_poisoned(self) -> bool:
         return bool(self._poisoned)
 
+    def roster(self, version: Version) -> Roster:
+        """As it was made, whatever its members make of it."""
+        return self._rosters[version]
+
     @property
     def rosters(self) -> int:
         return len(self._rosters)
@@ -93,6 +97,11 @@ class Referee:
             return False
         acting = [self._world.agent.processes[member].attendance.acting for member in roster.members]
         return any(a is None or a.version < roster.version for a in acting)
+
+    @property
+    def seated(self) -> tuple[Member, ...]:
+        """Everybody whose word may count by now."""
+        return self._seated(self._rosters[max(self._rosters)]) if self._rosters else ()
 
     @property
     def is_recalling(self) -> bool:

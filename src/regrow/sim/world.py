@@ -33,6 +33,11 @@ _PATIENCE_S = 600.0
 """After the last fault is over, every job comes to its end within this."""
 _MOST_EVENTS = 200_000
 _LONG_STEPS = 50
+_VAULTED = 1018650
+"""Which half of the jobs has a vault. By this number those do not whose seeds found a bug before there was one
+(tests/sim/seeds.py): they still tell the same stories."""
+_RARELY = 12
+"""Steps from one save to the next: one that is missed is not made up for by the next."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,14 +61,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def _plan(seed: int, chance: Chance) -> Plan:
     """Of every eight jobs one shrinks, and two have a poisoned lane. Half have spares, which may be shadows; a third a
-    slow replica; half have a vault. One of sixteen goes on long after its faults, so that whoever may join it must, and what
-    was decided to be saved is."""
+    slow replica; half have a vault. One of sixteen goes on long after its faults, so that whoever may join it must, and a
+    fourth of those with a vault, so that what was decided to be saved is."""
     job = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10), shrinks=seed % 8 == 5)
     poison = Cell(mix(seed, 1) % job.steps, mix(seed, 2) % job.lanes) if seed % 8 in (6, 7) else None
     spares, shadow = (0, 0, 1, 2)[mix(seed, 5) % 4], mix(seed, 6) % 2 == 0
     slow = f"r{mix(seed, 8) % job.replicas}" if mix(seed, 7) % 3 == 0 else ""
     steps = _LONG_STEPS if seed % 16 == 3 else job.steps
-    saves = ((), (1,), (1,), (2,), (3,), (2, 5))[mix(seed, 12) % 6] if mix(seed, 11) % 2 else None
+    saves = ((), (1,), (1,), (2,), (3,), (2, 5))[mix(seed, 12) % 6] if mix(seed, _VAULTED) % 2 else None
+    if saves is not None and mix(seed, 15) % 4 == 0:
+        steps, saves = _LONG_STEPS, (_RARELY,)
     job = msgspec.structs.replace(job, saves=saves, durable_every=1 + mix(seed, 13) % 3)
     return msgspec.structs.replace(job, steps=steps, poison=poison, spares=spares, shadow=shadow, slow=slow)
 
