@@ -24,9 +24,9 @@ from vaults import (
 )
 
 from regrow.core.errors import PeerError
-from regrow.core.records import OriginFound, OriginPassedOver, SaveDurable, VaultEnded, VaultStarted
+from regrow.core.records import OriginFound, OriginPassedOver, SaveDurable, SaveFailed, VaultEnded, VaultStarted
 from regrow.core.roster import Version
-from regrow.shell.vaulting import Kept, Lent, Place, Void
+from regrow.shell.vaulting import Foreseen, Kept, Lent, Place, Void
 from regrow.state.archive import Archive
 from regrow.state.pointers import sealed
 from regrow.state.stores import open_store
@@ -280,6 +280,35 @@ def test_what_a_vault_had_not_made_durable_the_next_one_does(make: Callable[...,
     host.kill()
     assert host.finish() == []
     assert steps_in(tmp_path / "near") == [3, 2, 1]
+
+
+def test_what_was_durable_is_not_saved_again_by_the_next_vault(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"))
+    host.open()
+    worker = Worker(host, "r0.0")
+    for step in (1, 2, 3):
+        save(step, worker)
+    wait_for(lambda: len(host.facts(SaveDurable)) == 3, "the place")
+    host.kill()
+    check(host, host.seek(), 3, MEMORY)
+    assert host.finish() == []
+    assert [fact.step for fact in host.facts(SaveDurable, SaveFailed)] == [1, 2, 3]
+
+
+def test_what_is_overwritten_is_believed_by_nobody(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    worker = Worker(host, "r0.0")
+    worker.say(Foreseen(arena_bytes=drafted(1).arena_bytes))
+    for step in (1, 2, 3, 4):
+        save(step, worker)
+    worker.deposit(5, ME)  # where one of those lay
+    worker.lent()
+    worker.copy(5, ME)
+    host.kill()
+    for step in (1, 2, 3):
+        host.seek(step)
+    assert host.facts(OriginPassedOver) == []  # nobody even looked there
 
 
 def test_a_member_that_was_lent_an_arena_by_a_vault_that_died_harms_no_later_save(make: Callable[..., Host]) -> None:

@@ -303,6 +303,21 @@ def test_saves_wait_for_a_place_that_is_behind_and_none_is_dropped(make: Callabl
     assert steps_in(tmp_path / "near") == [5, 4, 3, 2, 1]
 
 
+def test_the_newest_whole_state_is_never_lent(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near", 2))
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(2, worker)
+    writer = stopped_writer(host)
+    for step in (4, 6, 7):  # two are waited for by the place, which does not take the third
+        save(step, worker)
+    worker.deposit(8, ("r0.0",))
+    assert worker.hears_nothing()
+    assert worker.recall(7, root_at(7)) == bytes_of(7, drafted(7).arena_bytes)
+    os.kill(writer, signal.SIGCONT)
+    worker.lent()
+
+
 @pytest.mark.parametrize("is_mended", [True, False])
 def test_a_place_that_fails_is_told_and_the_others_go_on(make: Callable[..., Host], tmp_path: Path, is_mended: bool) -> None:
     host = make(place(tmp_path / "near"), place(tmp_path / "far"))

@@ -147,8 +147,13 @@ def free(generations: list[Generation]) -> list[Generation]:
 
 
 def freest(generations: list[Generation], size_bytes: int) -> Generation | None:
-    """Of those the one to lend: with room at once if there is such a one, and rather one in which nothing lies whole."""
-    return max(free(generations), key=lambda one: (one.has_room(size_bytes), one.label is None), default=None)
+    """Of those the one to lend: with room at once if there is one, rather where nothing lies whole, else the oldest."""
+
+    def worth(one: Generation) -> tuple[bool, bool, tuple[int, int]]:
+        term, step = (0, 0) if one.label is None else one.label.age
+        return one.has_room(size_bytes), one.label is None, (-term, -step)
+
+    return max(free(generations), key=worth, default=None)
 
 
 def newest(generations: list[Generation]) -> Generation | None:
