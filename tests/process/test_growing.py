@@ -90,7 +90,9 @@ def test_a_joiner_without_room_is_waited_for(attack: Attack, start: Callable[...
     run = attacked(start, attack, "--join-queue-mb", "0")
     prove(run, reference, deaths=Counter(["r1", *attack.deaths.split()]))
     assert run.facts(StateFetched), run.story()
-    assert any("cannot keep up" in fact.why or "wait for it" in fact.why for _, fact in run.facts(RosterMade)), run.story()
+    assert any("cannot keep up" in fact.why or "the others wait" in fact.why for _, fact in run.facts(RosterMade)), (
+        run.story()
+    )
 
 
 def test_a_joiner_that_replays_too_slowly_is_waited_for(start: Callable[..., Run], digests: list[str]) -> None:
@@ -160,6 +162,7 @@ def test_two_donors_that_differ_are_named_and_neither_is_believed(start: Callabl
     assert run.wait() == 0, run.story()
     assert run.digests() == [digests[400]] * 3, run.story()
     whys = [fact.why for _, fact in run.facts(ListenFailed, "r1.1")]
+    assert any("r0.0" in fact.why and "r2.0" in fact.why for _, fact in run.facts(RosterMade)), "the operator is told"
     assert whys and all("r0.0" in why and "r2.0" in why for why in whys), run.story()
 
 
