@@ -166,8 +166,11 @@ def test_who_is_cut_off_again_and_again_asks_the_others_to_wait() -> None:
             SnapshotsTaken(listener=Listener(J, attempt), step=3), LoadFailed(listener=Listener(J, attempt), why="")
         )
     joiner.hears(SnapshotsTaken(listener=Listener(J, 3), step=4))
-    hush, tell = joiner.hears(LoadFailed(listener=Listener(J, 3), why=""))
-    assert hush == Hush() and isinstance(tell, Tell) and isinstance(tell.message, Overflowed)
+    hush, tell = joiner.hears(LoadFailed(listener=Listener(J, 3), why="the donors differ"))
+    assert (hush, tell) == (
+        Hush(),
+        Tell(message=Overflowed(member=J, why="3 tries in vain, the last because the donors differ")),
+    )
 
 
 def test_who_was_cut_off_because_a_member_is_gone_has_been_none_too_slow() -> None:

@@ -181,8 +181,11 @@ def test_a_joiner_that_cannot_keep_up_is_seated_at_once() -> None:
     desk.sees_dead(A)
     joiner = Member("r0", 1)
     desk.hears(join(joiner), *(Entered(member=m, version=desk.machine.version, step=3) for m in (B, C)))
-    (made,) = rosters(desk.hears(Overflowed(member=joiner, why="too much waits")))
+    effects = desk.hears(Overflowed(member=joiner, why="too much waits"))
+    (made,) = rosters(effects)
     assert made.members == (joiner, B, C) and made.base is None
+    (why,) = (effect.why for effect in effects if isinstance(effect, Made))
+    assert why == "r0.1 cannot keep up: too much waits; the others wait"
 
 
 def test_a_loss_while_a_planned_roster_is_entered_keeps_everybody_who_may_have_to_testify() -> None:

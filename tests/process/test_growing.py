@@ -90,7 +90,9 @@ def test_a_joiner_without_room_is_waited_for(attack: Attack, start: Callable[...
     run = attacked(start, attack, "--join-queue-mb", "0")
     prove(run, reference, deaths=Counter(["r1", *attack.deaths.split()]))
     assert run.facts(StateFetched), run.story()
-    assert any("cannot keep up" in fact.why or "wait for it" in fact.why for _, fact in run.facts(RosterMade)), run.story()
+    assert any("cannot keep up" in fact.why or "the others wait" in fact.why for _, fact in run.facts(RosterMade)), (
+        run.story()
+    )
 
 
 def test_a_joiner_that_replays_too_slowly_is_waited_for(start: Callable[..., Run], digests: list[str]) -> None:
@@ -148,6 +150,20 @@ def test_a_donor_whose_copy_is_wrong_is_named_and_outvoted(start: Callable[..., 
     assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{run.story()}"
     (wrong,) = gather(RunDir(run.folder)).tale.wrong_states
     assert (wrong.donor, wrong.joiner) == ("r2.0", f"r1.{len(loaded)}")
+
+
+def test_two_donors_that_differ_are_named_and_neither_is_believed(start: Callable[..., Run], digests: list[str]) -> None:
+    """One copies badly, and nothing tells which: after some tries the others wait, and one gives what it lives on."""
+    script_args = ("--steps", "400", "--pace", "0.05", "--bad-copies", "r2")
+    run = start("--replicas", "3", *EVEN, "--fault", LOST, script_args=script_args)
+    wait_for(lambda: run.facts(StateFetched) or run.facts(SnapshotLoaded), "the joiner to hold a state")
+    (run.folder / "hurry").touch()
+    assert not run.facts(SnapshotLoaded), run.story()
+    assert run.wait() == 0, run.story()
+    assert run.digests() == [digests[400]] * 3, run.story()
+    whys = [fact.why for _, fact in run.facts(ListenFailed, "r1.1")]
+    assert any("r0.0" in fact.why and "r2.0" in fact.why for _, fact in run.facts(RosterMade)), "the operator is told"
+    assert whys and all("r0.0" in why and "r2.0" in why for why in whys), run.story()
 
 
 def test_a_donors_death_is_not_the_joiners(start: Callable[..., Run], reference: str) -> None:

@@ -104,6 +104,8 @@ from regrow.core.saving import Saving
 
 _PATIENCE = 3
 """So often a joiner is cut off before the others are to wait for it: it may be too slow to be fed."""
+_WHY = 400
+"""So much of a reason is told: one may name every donor."""
 
 Holdings = tuple[tuple[Node, ...], ...]
 
@@ -261,11 +263,11 @@ class Attendance:
                 if self.listening is not None and listener == self.listening.listener:
                     self.listening.records.append(heard)
                 return self._settle()
-            case LoadFailed(listener=listener):
+            case LoadFailed(listener=listener, why=why):
                 self._free()
-                return self._unheard(listener) + self._settle()
-            case Unheard(listener=listener):
-                return self._unheard(listener) + self._settle()
+                return self._unheard(listener, why) + self._settle()
+            case Unheard(listener=listener, why=why):
+                return self._unheard(listener, why) + self._settle()
             case Overran(listener=listener, why=why):
                 return self._overran(listener, why)
             case ListenerCame(listener=listener):
@@ -643,7 +645,7 @@ class Attendance:
         self.listening = Listening(Listener(self.me, self._tries), roster)
         return [*effects, Hear(listener=self.listening.listener, roster=roster)]
 
-    def _unheard(self, listener: Listener) -> list[Effect]:
+    def _unheard(self, listener: Listener, why: str) -> list[Effect]:
         if self.listening is None or listener != self.listening.listener:
             return []
         if self.listening.is_audited and self.roster is not None:
@@ -653,7 +655,7 @@ class Attendance:
         if self.listening.snapshot is not None:
             self._cut_off += 1
         if self._cut_off >= _PATIENCE:
-            return self._overran(listener, f"{self._cut_off} times a member let it go, or a line was lost")
+            return self._overran(listener, f"{self._cut_off} tries in vain, the last because {why[:_WHY]}")
         return self._hear(self.listening.roster)
 
     def _overran(self, listener: Listener, why: str) -> list[Effect]:

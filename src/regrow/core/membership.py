@@ -828,7 +828,9 @@ class Membership:
         urgent = [m for m in needed if is_held_up or self._present[m].overflowed]
         if urgent:
             # No boundary passes, or this joiner would never catch up: the members wait until it is healed.
-            return self._make({*roster.members, *urgent}, cause, f"{_names(urgent)} joined, and the others wait for it")
+            slow = [f"{m} cannot keep up: {why}" for m in urgent if (why := self._present[m].overflowed)]
+            why = "; ".join(slow) or f"{_names(urgent)} joined"
+            return self._make({*roster.members, *urgent}, cause, f"{why}; the others wait")
         if roster.waits and not self._waits(self.staff.cast(self._able(roster.members)).places, roster.members):
             return self._make(set(roster.members), cause, "enough replicas are here")
         if is_held_up and (dismissed := [m for m in roster.members if self._is_dismissed(m)]):
