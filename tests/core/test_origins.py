@@ -306,6 +306,28 @@ def test_one_that_has_handed_over_founds_nothing() -> None:
     assert made.members == AGAIN[:2]
 
 
+def test_one_whose_word_of_having_left_is_on_its_way_is_awaited() -> None:
+    office = Office()
+    office.founded()
+    office._take(WishCame(now=office.now, ticket=1, wish=Wish(kind="leave", replica="r2")))
+    planned = office.machine.version
+    office.hears(*(Entered(member=member, version=planned, step=3) for member in (A, B)))
+    office.sees_dead(A)
+    effects = office.sees_dead(B)
+    assert Kill(member=C, why="it has handed over") in effects
+    office.hears(*map(join, AGAIN[:2]))
+    assert rosters(office.answered(2)) == []
+    back = office.restarted()
+    back.sees_dead(A)
+    back.sees_dead(B)
+    back.hears(*map(join, AGAIN[:2]))
+    assert rosters(back.all) == [], "whether or not it is heard of again"
+    back.hears(join(C, seen=planned, entered=Version(1, 1)))
+    assert rosters(back.all) == [] and C not in back.machine._present
+    (made,) = rosters(back.sees_dead(C))
+    assert made.members == AGAIN[:2]
+
+
 def test_a_place_that_waits_for_its_relief_is_the_reliefs() -> None:
     office = Office()
     office.founded()

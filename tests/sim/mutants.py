@@ -515,10 +515,14 @@ class LendsTheNewest(Vault):
 
 
 class FoundsBesideTheLiving(Membership):
-    """S5: Does not wait for the proof that those it gave up are dead."""
+    """S5: Founds the job again with whoever is there, before those it gave up are proven dead."""
 
     def _found(self, cause: str) -> list[MembershipEffect]:
         gone, self._gone = self._gone, set(self._dead)
+        if self.roster is None and self._founding.reached is not None:
+            there = {member.replica for member in self._present}
+            places = tuple(name for name in self.staff.places if name in there)
+            self.staff = msgspec.structs.replace(self.staff, places=places or self.staff.places)
         try:
             return super()._found(cause)
         finally:

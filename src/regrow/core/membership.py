@@ -435,6 +435,9 @@ class Membership:
         seat = self._seat(member)
         # Evictions are not remembered across a restart, but who has seen a roster and has no seat was left out of one.
         was_left_out = self.roster is not None and seat is None and join.seen != NO_VERSION
+        if self.roster is None and self._founding.reached is not None and join.entered != NO_VERSION:
+            was_left_out = True  # it has handed over, and is on its way out
+            self._gone.add(member)
         if member in self._gone or was_left_out or self._lives.get(member.replica) != member.incarnation:
             return [Send(member=member, message=Refuse(why=f"the job goes on without {member}", is_lost=False))]
         asks: list[MembershipEffect] = []
@@ -713,7 +716,7 @@ class Membership:
         staff = self.staff
         if self.roster is not None or len(self._present) + len(staff.lost) + len(staff.retired) < len(staff.places):
             return []
-        if self._founding.seeks or self._gone - self._dead:
+        if self._founding.seeks or self._gone - self._dead or not self._has_buried():
             return []  # whoever is not proven dead may yet hold more than the origin
         # Before everybody was lost one may have left for good whose relief was still on its way.
         self.staff = staff.cast(frozenset(staff.runs))
@@ -744,6 +747,12 @@ class Membership:
         why = f"every replica is ready to go on from step {origin.step}, {origin.where}"
         return [founded, *self._make(set(founders), cause, why)]
 
+    def _has_buried(self) -> bool:
+        """Are those who left as planned gone? A coordinator that came back knows them by their replicas alone."""
+        if self._founding.reached is None:
+            return True
+        return all(Member(name, self._lives[name]) in self._dead for name in self.staff.retired)
+
     def _stateless(self, why: str) -> list[MembershipEffect]:
         """The members have testified that none of them holds the state, and leave."""
         if self.roster is None or not self._refounds:
@@ -766,7 +775,7 @@ class Membership:
         self.roster = self._base = None
         self._awaited = set()
         self._complained_s = self._parted_s = None
-        parted = sorted(member for member, presence in self._present.items() if presence.is_released)
+        parted = sorted(m for m, presence in self._present.items() if presence.is_released or presence.holds_state)
         self._gone.update(parted)
         for member in parted:
             del self._present[member]

@@ -150,6 +150,7 @@ class Coordinator:
             case Persist(saved=saved):
                 self._saved = saved
                 world.referee.is_stop_durable |= saved.stopping
+                world.referee.last_wish = max(world.referee.last_wish, saved.wished)
                 if saved.roster is not None:
                     world.referee.made(saved.roster, "made durable", saved.staff)
             case Made(roster=roster, why=why, staff=staff):

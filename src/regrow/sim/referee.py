@@ -56,8 +56,8 @@ class Referee:
         self._poisoned: set[Cell] = set()
         self._wishes: dict[int, tuple[float, WishTold]] = {}
         """Granted and not held yet, and since when."""
-        self._last_wish = 0
-        """Of those that were granted."""
+        self.last_wish = 0
+        """Of those that were granted, whether or not that could be said."""
         self._comes: dict[Member, int] = {}
         """Who waits for an empty place, and since which step."""
         self._top = -1
@@ -216,9 +216,8 @@ class Referee:
             return  # nobody remembers it: whoever asked looks for the save
         if told.state == "granted":
             self._wishes[told.wish.number] = world.timeline.now, told
-            self._last_wish = told.wish.number
         else:
-            if told.state == "overtaken" and told.wish.number == self._last_wish and not self.lost:
+            if told.state == "overtaken" and told.wish.number == self.last_wish and not self.lost:
                 self.fail("wishes", f"{told.wish} is called overtaken, but nothing was wished since and nobody was lost")
             self._wishes.pop(told.wish.number, None)
 
