@@ -45,7 +45,7 @@ def durable(step: int, url: str = NEAR) -> SaveDurable:
 
 
 def failed(step: int, url: str = NEAR, final: bool = True) -> SaveFailed:
-    return SaveFailed(step=step, url=url, attempt=1, why="no room", is_final=final)
+    return SaveFailed(step=step, url=url, attempt=1, why=f"step {step} is not saved: no room", is_final=final)
 
 
 def committed(step: int) -> Committed:
