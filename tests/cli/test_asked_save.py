@@ -182,6 +182,7 @@ def test_places_that_give_it_up_are_waited_for_no_longer() -> None:
     given_up = watched(failed(101), durable(101, FAR))
     assert given_up.is_settled and not given_up.is_durable
     assert not watched(failed(101)).is_settled, "the other place is at it"
+    assert not watched(failed(100), durable(100, FAR)).is_settled, "it was on its way before, and the one asked for comes"
     later = watched(failed(101), durable(101, FAR), durable(102))
     assert later.is_durable and not later.given_up, "a later one did"
 

@@ -124,7 +124,8 @@ class SaveWatch:
                 self.given_up.pop(url, None)
                 return f"step {step} is durable at {url}, {span(seconds)} later"
             case SaveFailed(step=step, url=url, is_final=is_final) if step >= self.step and url in self._urls:
-                if is_final and url not in self.durable:
+                # A state as old as the wish was on its way already: the one that was asked for comes after it.
+                if is_final and url not in self.durable and step > self._asked_at:
                     self.given_up[url] = reason(line.what)
                 then = "given up" if is_final else "tried again"
                 return f"step {step} is not durable at {url}: {reason(line.what)}; {then}"
