@@ -3,10 +3,12 @@
 import asyncio
 import threading
 
+from command import DEADLINE_S
+
 from regrow.cli.run_dir import ListeningFile, RunDir
 from regrow.core.messages import OPERATOR, Reply, Request
 from regrow.core.wishes import Wish
-from regrow.wire.tcp import Connection, listen
+from regrow.wire.tcp import Connection, Listener, listen
 
 
 class Clerk(threading.Thread):
@@ -17,6 +19,7 @@ class Clerk(threading.Thread):
         self._run = run
         self._reply = reply
         self._loop = asyncio.new_event_loop()
+        self._listener: Listener | None = None
         self.heard: list[Wish] = []
         self.listens = threading.Event()
 
@@ -25,12 +28,14 @@ class Clerk(threading.Thread):
         self._loop.run_forever()
 
     def close(self) -> None:
+        if self._listener is not None:
+            asyncio.run_coroutine_threadsafe(self._listener.close(), self._loop).result(DEADLINE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self.join()
+        self.join(DEADLINE_S)
 
     async def _open(self) -> None:
-        listener = await listen("127.0.0.1", 0, self._run.token(), self._serve, lambda peer, why: None)
-        self._run.note_listening(ListeningFile(endpoint=listener.endpoint, host="h", pid=1, born=0))
+        self._listener = await listen("127.0.0.1", 0, self._run.token(), self._serve, lambda peer, why: None)
+        self._run.note_listening(ListeningFile(endpoint=self._listener.endpoint, host="h", pid=1, born=0))
         self.listens.set()
 
     async def _serve(self, connection: Connection) -> None:

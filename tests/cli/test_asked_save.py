@@ -45,7 +45,7 @@ def durable(step: int, url: str = NEAR) -> SaveDurable:
 
 
 def failed(step: int, url: str = NEAR, final: bool = True) -> SaveFailed:
-    return SaveFailed(step=step, url=url, attempt=1, why="no room", is_final=final)
+    return SaveFailed(step=step, url=url, attempt=1, why=f"step {step} is not saved: no room", is_final=final)
 
 
 def committed(step: int) -> Committed:
@@ -182,6 +182,7 @@ def test_places_that_give_it_up_are_waited_for_no_longer() -> None:
     given_up = watched(failed(101), durable(101, FAR))
     assert given_up.is_settled and not given_up.is_durable
     assert not watched(failed(101)).is_settled, "the other place is at it"
+    assert not watched(failed(100), durable(100, FAR)).is_settled, "it was on its way before, and the one asked for comes"
     later = watched(failed(101), durable(101, FAR), durable(102))
     assert later.is_durable and not later.given_up, "a later one did"
 

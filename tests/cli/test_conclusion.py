@@ -32,4 +32,5 @@ def test_what_is_not_safe_is_told_and_is_exit_code_4_unless_worse_happened(outco
         f"  {WHY}",
         "  the last state (step 7) is not saved: r1.0 died",
     ]
+    assert len(ended(outcome, *[WHY] * 30)[1].splitlines()) == 7, "no more than a person reads"
     assert "regrow checkpoint list runs/a" in said and "--resume latest" in said

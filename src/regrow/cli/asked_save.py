@@ -32,6 +32,7 @@ from regrow.core.records import (
     StateKept,
     VaultStarted,
 )
+from regrow.core.save_story import reason
 from regrow.core.wishes import Wish
 from regrow.shell.follower import Follower
 
@@ -75,7 +76,8 @@ class SaveWatch:
         self.step = step
         self.kept: StateKept | None = None
         self.durable: dict[str, SaveDurable] = {}
-        self.given_up: dict[str, SaveFailed] = {}
+        self.given_up: dict[str, str] = {}
+        """Why, by place."""
         self.is_lost = False
         """Nothing will come of the last wish: ask again."""
         self._urls = urls
@@ -121,10 +123,12 @@ class SaveWatch:
                 self.durable[url] = line.what
                 self.given_up.pop(url, None)
                 return f"step {step} is durable at {url}, {span(seconds)} later"
-            case SaveFailed(step=step, url=url, why=why, is_final=is_final) if step >= self.step and url in self._urls:
-                if is_final and url not in self.durable:
-                    self.given_up[url] = line.what
-                return f"step {step} is not durable at {url}: {why}" + ("; given up" if is_final else "; tried again")
+            case SaveFailed(step=step, url=url, is_final=is_final) if step >= self.step and url in self._urls:
+                # A state as old as the wish was on its way already: the one that was asked for comes after it.
+                if is_final and url not in self.durable and step > self._asked_at:
+                    self.given_up[url] = reason(line.what)
+                then = "given up" if is_final else "tried again"
+                return f"step {step} is not durable at {url}: {reason(line.what)}; {then}"
             case SaveVoided(step=step, why=why) if step >= self.step and not self.is_durable:
                 self.is_lost = True
                 return f"the save of step {step} is void: {why}"
@@ -146,9 +150,9 @@ class SaveWatch:
         )
 
     def _there(self, url: str) -> SavedThere:
-        found, given_up = self.durable.get(url), self.given_up.get(url)
+        found = self.durable.get(url)
         if found is None:
-            return SavedThere(url=url, step=None, problem=given_up.why if given_up is not None else "")
+            return SavedThere(url=url, step=None, problem=self.given_up.get(url, ""))
         return SavedThere(url=url, step=found.step, size_bytes=found.size_bytes, seconds=found.seconds)
 
 
@@ -237,7 +241,7 @@ class _Asking:
 
     def _conclude(self, watch: SaveWatch, why: str) -> int:
         if watch.given_up and not why:
-            why = "; ".join(f"{url} gave it up: {fact.why}" for url, fact in watch.given_up.items())
+            why = "; ".join(f"{url} gave it up: {given_up}" for url, given_up in watch.given_up.items())
             code = INFRA
         else:
             why = why or f"the job is {gather(self._run_dir).state}, and its last save is not durable everywhere"

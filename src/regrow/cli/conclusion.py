@@ -9,6 +9,7 @@ from regrow.core.messages import Raised
 
 FINISHED, FAILED, USAGE, STATE_LOST, INFRA, BUG, STOPPED = 0, 1, 2, 3, 4, 70, 130
 CODES = {"finished": FINISHED, "failed": FAILED, "state-lost": STATE_LOST, "bug": BUG, "stopped": STOPPED}
+_FEW = 4
 
 
 def conclude(terminal: Terminal, end: End, raised: list[Raised], run_dir: str) -> None:
@@ -40,7 +41,9 @@ def conclude_saves(terminal: Terminal, end: End, failures: Sequence[str], run_di
     if not failures:
         return None
     terminal.say("the last state of the job is not durable everywhere:")
-    for failure in failures:
+    if len(failures) > _FEW:
+        terminal.say(f"  {len(failures) - _FEW} before these: regrow why {run_dir} --all tells each")
+    for failure in failures[-_FEW:]:
         terminal.say(f"  {failure}")
     terminal.say(
         f"what is safe there: regrow checkpoint list {run_dir}. Mend the cause, then start again with --resume latest to go "

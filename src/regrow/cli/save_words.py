@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from regrow.cli.gauge import size
 from regrow.cli.wording import Manner, plural, span, wrap
 from regrow.core.founding import Founding
-from regrow.core.save_story import SaveStory, Setback
+from regrow.core.save_story import MEMORY, SaveStory, Setback
 
 _FEW = 4
 """So many of a kind are told, unless all are asked for."""
@@ -49,8 +49,9 @@ def told_saves(saves: SaveStory, manner: Manner) -> Iterator[str]:
     for tier in saves.tiers:
         if tier.trouble:
             newest = "nothing is there yet" if tier.step is None else f"the newest state there is that of step {tier.step}"
+            is_told = "(given up)" in tier.trouble
             yield ""
-            yield from wrap(f"{tier.where}: {tier.trouble}; {newest}", manner)
+            yield from wrap(f"{tier.where}: {newest}" + ("" if is_told else f"; {tier.trouble}"), manner)
     if saves.waits:
         total, longest = span(saves.waited_s), span(saves.longest_wait_s)
         times = f"{saves.waits} times, for {total} in all and at most {longest}" if saves.waits > 1 else f"for {total}"
@@ -81,6 +82,6 @@ def _setbacks(head: str, setbacks: tuple[Setback, ...], manner: Manner) -> Itera
     if len(shown) < len(setbacks):
         yield f"   {len(setbacks) - len(shown)} before these: --all tells each"
     for setback in shown:
-        where = "" if setback.where == "memory" else f" at {setback.where}"
+        where = "" if setback.where == MEMORY else f" in {setback.where}"
         what = f"step {setback.step}" if setback.step >= 0 else "a state"  # nobody could read of which
         yield from wrap(f"   {manner.clock(setback.at)} {what}{where}: {setback.why}", manner, "      ")

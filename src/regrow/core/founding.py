@@ -31,18 +31,19 @@ def founding(chronicle: Chronicle, version: Version) -> Founding | None:
     if version not in chronicle.taken:
         return None
     line, taken = chronicle.taken[version]
-    # The same one may have been found before, for another founding.
-    founds = [found for _, found in chronicle.saves.found if (found.step, found.root) == (taken.step, taken.root)]
+    # One that was found for the job's start is in memory from then on, and is found there when it is looked for again.
+    every = [found for _, found in chronicle.saves.found if (found.step, found.root) == (taken.step, taken.root)]
+    founds = every[:1] if version == min(chronicle.taken) else every[-1:]
     recalled = chronicle.recalled.get(version, [])
     sizes = [found.size_bytes for found in founds] + [fact.size_bytes for fact in recalled]
     return Founding(
         roster=str(version),
         at=line.at,
         step=taken.step,
-        where=taken.where,
+        where=founds[0].where if founds else taken.where,
         reached=taken.reached,
         differences=taken.differences,
         size_bytes=max(sizes, default=None),
-        found_s=founds[-1].seconds if founds else None,
+        found_s=founds[0].seconds if founds else None,
         loaded_s=max((fact.seconds for fact in recalled), default=None),
     )

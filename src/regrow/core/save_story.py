@@ -118,7 +118,7 @@ class Saves:
             tiers=tuple(self._tier(where) for where in (MEMORY, *places)),
             voided=tuple(self._voided),
             given_up=tuple(
-                Setback(step=fact.step, at=line.at, why=fact.why, where=where)
+                Setback(step=fact.step, at=line.at, why=reason(fact), where=where)
                 for where, failed in self._failed.items()
                 for line, fact in failed
                 if fact.is_final
@@ -162,4 +162,9 @@ class Saves:
 
 def _trouble(fact: SaveFailed) -> str:
     then = "given up" if fact.is_final else f"attempt {fact.attempt}, tried again"
-    return f"the save of step {fact.step} failed ({then}): {fact.why}"
+    return f"the save of step {fact.step} failed ({then}): {reason(fact)}"
+
+
+def reason(fact: SaveFailed) -> str:
+    """Without what whoever tells it has said already."""
+    return fact.why.removeprefix(f"step {fact.step} is not saved: ")
