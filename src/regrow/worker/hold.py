@@ -53,8 +53,10 @@ class Copy(msgspec.Struct, kw_only=True):
     owned: list[Owned]
     kept: list[Piece]
     """Copies of tensors that could change at any moment."""
+    reached: Callable[[int], None]
+    """Called on the thread that copies: all before this byte of the arena is there, if the copy turns out to be sound."""
     done: Callable[["Outcome"], None]
-    """Called once on the thread that copies; the optimizers still wait."""
+    """Called once, there too; the optimizers still wait."""
     marks: dict[torch.device, torch.cuda.Event] = {}
     """Per GPU: when what was asked of it before the save is done."""
 
@@ -73,6 +75,7 @@ def copy_of(
     arena: Arena,
     size_bytes: int,
     restless: Collection[str],
+    reached: Callable[[int], None],
     done: Callable[[Outcome], None],
 ) -> Copy:
     """Of these tensors (path, tensor, offset in the arena). Whatever could change at any moment is safe on return, and so
@@ -93,7 +96,7 @@ def copy_of(
     for device in {tensor.device for _, tensor, _ in tensors if tensor.is_cuda and tensor.nbytes}:
         with torch.cuda.device(device):
             marks[device] = torch.cuda.current_stream().record_event()
-    return Copy(arena=arena, size_bytes=size_bytes, owned=owned, kept=kept, done=done, marks=marks)
+    return Copy(arena=arena, size_bytes=size_bytes, owned=owned, kept=kept, reached=reached, done=done, marks=marks)
 
 
 class Hold:
@@ -148,6 +151,7 @@ def _carried_out(copy: Copy) -> Outcome:
     begun_s = time.monotonic()
     try:
         copy.arena.fit(copy.size_bytes, pinned=bool(copy.marks))
+        copy.reached(0)
         _copy_all(copy)
     except Exception as error:  # the edge of a thread: training would wait for it forever
         return Outcome(error=error)
@@ -158,7 +162,9 @@ def _carried_out(copy: Copy) -> Outcome:
 def _copy_all(copy: Copy) -> None:
     streams = {device: _stream(device, mark) for device, mark in copy.marks.items()}
     pieces: list[Piece] = [*copy.owned, *copy.kept]
-    for piece in pieces:
+    for piece in sorted(pieces, key=lambda piece: piece.offset):
+        if not streams:  # a GPU says only at the end what has come
+            copy.reached(piece.offset)
         if piece.tensor.is_cuda:
             with torch.cuda.stream(streams[piece.tensor.device]):
                 flat = piece.tensor.contiguous().reshape(-1).view(torch.uint8)

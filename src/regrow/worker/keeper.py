@@ -18,10 +18,11 @@ import msgspec
 from regrow.core.draft import Draft
 from regrow.core.errors import InfraError, PeerError, StateError
 from regrow.shell.backoff import Backoff
-from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned
+from regrow.shell.writing import Copied, Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned, Void
 from regrow.wire.handover import Handover
 from regrow.worker.account import Account
 from regrow.worker.arena import Arena
+from regrow.worker.copying import Copying
 
 _LIVES = 10
 """So many writers may die over one save."""
@@ -29,10 +30,11 @@ _FAREWELL_S = 5.0
 
 
 class Save(msgspec.Struct, frozen=True, kw_only=True):
-    """A state in an arena."""
+    """A state in an arena, or on its way there."""
 
     draft: Draft
     arena: Arena
+    copying: Copying
     begun_s: float
 
 
@@ -106,8 +108,7 @@ class Keeper:
 
     def _follow(self, writer: "_Writer", wait: "_Wait") -> None:
         """What the writer says until this save is durable."""
-        draft = msgspec.structs.replace(wait.save.draft, term=self._term)
-        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.arena.fd)
+        self._relay(writer, wait)
         while True:
             self._account.under_way = wait.words()
             payload = writer.line.receive(wait.left_s())
@@ -119,6 +120,8 @@ class Keeper:
                     self._term = term
                 case Progress(size_bytes=size_bytes):
                     wait.progressed(size_bytes)
+                case Failed(is_final=True) if wait.save.copying.error is not None:
+                    raise wait.save.copying.error
                 case Failed(why=why, is_final=True):
                     raise StateError(f"step {wait.step} is not saved: {why}")
                 case Failed(attempt=attempt, why=why):
@@ -128,6 +131,21 @@ class Keeper:
                     self._account.noticed(why)
                 case Persisted():
                     return
+
+    def _relay(self, writer: "_Writer", wait: "_Wait") -> None:
+        """Ask for the save, and tell how far its copy is until that is at its end."""
+        copying = wait.save.copying
+        there = copying.after(-1)
+        if copying.error is not None:
+            raise copying.error
+        draft = msgspec.structs.replace(wait.save.draft, term=self._term)
+        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.arena.fd)
+        while there < copying.total_bytes:
+            writer.line.send(msgspec.json.encode(Copied(size_bytes=there)))
+            there = copying.after(there)
+            wait.copied(there)
+        end = Copied(size_bytes=there) if copying.error is None else Void(why=str(copying.error))
+        writer.line.send(msgspec.json.encode(end))
 
     def _started(self) -> "_Writer":
         setting = msgspec.structs.replace(self._setting, has_term=self._term > 0, incarnation=self._writers)
@@ -180,11 +198,17 @@ class _Wait:
         self.step = save.draft.step
         self._patience_s = patience_s
         self._since_s = time.monotonic()
+        self._copied_bytes = 0
         self._durable_bytes = 0
         self._trouble = ""
 
     def left_s(self) -> float:
         return max(0.0, self._since_s + self._patience_s - time.monotonic())
+
+    def copied(self, size_bytes: int) -> None:
+        """Nothing can become durable before."""
+        if size_bytes > self._copied_bytes:
+            self._copied_bytes, self._since_s = size_bytes, time.monotonic()
 
     def progressed(self, size_bytes: int) -> None:
         """A try that comes no further than those before it is no progress."""
