@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,56 @@ class Saver:
     def end(self) -> tuple[list[str], int]:
         text, _ = self._process.communicate("\n", timeout=60)
         return text.splitlines(), self._process.returncode
+
+
+# Saves whose copy is still being made
+
+
+class Arriving:
+    """A state that comes into its arena once both who read it wait for that; until then, something else lies there."""
+
+    def __init__(self, tree: Any, step: int) -> None:
+        self.draft, self._sound = drafted(tree, step, shard_bytes=8)
+        self.arena = memoryview(bytearray(b"?" * len(self._sound)))
+        self._both = {stop: threading.Barrier(2, timeout=60) for _, stop in self.draft.extents}
+        self._lock = threading.Lock()
+
+    def reach(self, size_bytes: int) -> None:
+        self._both[size_bytes].wait()
+        with self._lock:
+            start = next(start for start, stop in self.draft.extents if stop == size_bytes)
+            self.arena[start:size_bytes] = self._sound[start:size_bytes]
+
+
+def test_nothing_is_read_before_it_is_there() -> None:
+    archive, arriving = Archive(Shelf()), Arriving(TREE, step=1)
+    pointer = archive.write(arriving.draft, arriving.arena, arriving.reach)
+    assert same(load(archive, pointer), TREE) and is_clean(archive)
+
+
+@pytest.mark.parametrize("whole_shards", range(len(drafted(TREE, shard_bytes=8)[0].order)))
+def test_a_copy_that_turns_out_to_be_void_leaves_nothing(whole_shards: int) -> None:
+    are_written = [threading.Event() for _ in range(whole_shards)]
+
+    class Told(Shelf):
+        def put(self, path: str, parts: Iterable[memoryview]) -> None:
+            super().put(path, parts)
+            if path.startswith("step-000000000002"):
+                are_written[int(path[-17:-12])].set()
+
+    archive, arriving = Archive(Told()), Arriving(TREE, step=2)
+    save(archive.store, 1, tree=TREE)
+    first_void = arriving.draft.extents[whole_shards][1]
+
+    def reach(size_bytes: int) -> None:
+        if size_bytes >= first_void:
+            assert all(event.wait(60) for event in are_written)
+            raise StateError("weight has changed")
+        arriving.reach(size_bytes)
+
+    with pytest.raises(StateError, match="weight has changed"):
+        archive.write(arriving.draft, arriving.arena, reach)
+    assert is_clean(archive) and newest(archive)[0] == 1
 
 
 # Saves that are refused

@@ -26,6 +26,7 @@ class Desk:
         self.waits: list[float] = []
         self.hold = Hold(lambda: self.waits.append(self.hold.wait()))
         self.arena = Arena()
+        self._marks: list[tuple[int, bytes]] = []
         self._outcome: Outcome | None = None
         self._is_done = threading.Event()
 
@@ -39,7 +40,9 @@ class Desk:
         named = list(zip(flat.paths, flat.tensors, plan.offsets, strict=True))
         optimizers = [thing for thing in tracked.objects.values() if isinstance(thing, torch.optim.Optimizer)]
         self._is_done.clear()
-        self.hold.begin(copy_of(named, optimizers, self.arena, plan.arena_bytes, restless, self._done))
+        copy = copy_of(named, optimizers, self.arena, plan.arena_bytes, restless, self._reached, self._done)
+        self._marks.clear()
+        self.hold.begin(copy)
         return plan
 
     def outcome(self) -> Outcome:
@@ -52,6 +55,19 @@ class Desk:
             bytes(bytes_of(self.arena.tensor(offset, leaf.size_bytes))) if leaf.size_bytes else b""
             for offset, leaf in zip(plan.offsets, plan.leaves, strict=True)
         ]
+
+    def kept_its_word(self, plan: Draft) -> bool:
+        """What was said to be there was there, and stayed."""
+        sizes = [size for size, _ in self._marks]
+        last = max(offset for offset, leaf in zip(plan.offsets, plan.leaves, strict=True) if leaf.size_bytes)
+        is_said_in_order = sizes == sorted(sizes) and sizes[0] == 0 and sizes[-1] <= last
+        return is_said_in_order and all(self._there(size) == found for size, found in self._marks)
+
+    def _reached(self, size_bytes: int) -> None:
+        self._marks.append((size_bytes, self._there(size_bytes)))
+
+    def _there(self, size_bytes: int) -> bytes:
+        return bytes(bytes_of(self.arena.tensor(0, size_bytes))) if size_bytes else b""
 
     def close(self) -> None:
         self.hold.close()
@@ -164,6 +180,7 @@ def test_whatever_training_does_after_a_save_the_copy_is_of_the_save_or_says_tha
                     optimizer.state.clear()
         outcome = desk.outcome()
         assert outcome.error is None
+        assert desk.kept_its_word(plan)
         if not outcome.changed:
             assert desk.copied(plan) == expected
         else:
@@ -258,7 +275,9 @@ def test_portions_of_all_members_make_the_whole_state(members: int, sizes: list[
     try:
         for index in range(members):
             part = portion(plan.arena_bytes, index, members)
-            copy = copy_of(named, [optimizer] * are_owned, arena, plan.arena_bytes, (), lambda outcome: None, part)
+            copy = copy_of(
+                named, [optimizer] * are_owned, arena, plan.arena_bytes, (), lambda there: None, lambda outcome: None, part
+            )
             assert carried_out(copy).error is None
             written[slice(*part)] += 1
         assert written[: plan.arena_bytes].eq(1).all(), "each page is one member's"

@@ -16,6 +16,7 @@ from regrow.core.saves import Urgency
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import Place, Said
 from regrow.shell.writing import Setting
+from regrow.state.copying import Copying
 from regrow.state.keeper import Keeper, Save
 
 Post = Callable[[Callable[[], None]], None]
@@ -75,7 +76,7 @@ class Tier:
             seconds = time.monotonic() - begun_s
             self._post(lambda: self._over(draft, generation, outcome, seconds))
 
-        self._keeper.persist(Save(draft=draft, fd=generation.fd, over=over))
+        self._keeper.persist(Save(draft=draft, arena=generation, copying=Copying.done(draft), over=over))
 
     def close(self) -> None:
         """Once it is idle: blocks until its writer has removed what was to go."""

@@ -2,10 +2,11 @@
 
     python -m regrow.agent.writer SOCKET PARENT SETTING
 
-It persists one draft at a time and says what became of it (shell.writing). What a store refuses is tried again, later and
-later, until the training process kills this one. Killed on any line it leaves a folder without a pointer, which the next
-writer sweeps away. It ends with the connection, and with its parent: a save that somebody has given up must not appear
-later, behind the back of whoever resumed from an older one.
+It persists one draft at a time and says what became of it (shell.writing). It begins while the copy is still being made, and
+reads no byte before that is said to be there. What a store refuses is tried again, later and later, until the training
+process kills this one. Killed on any line it leaves a folder without a pointer, which the next writer sweeps away. It ends
+with the connection, and with its parent: a save that somebody has given up must not appear later, behind the back of whoever
+resumed from an older one.
 """
 
 import mmap
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -25,7 +27,19 @@ from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.parentage import die_with_parent
-from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned
+from regrow.shell.writing import (
+    Copied,
+    Failed,
+    FromWriter,
+    Persist,
+    Persisted,
+    Progress,
+    Setting,
+    Term,
+    ToWriter,
+    Unpruned,
+    Void,
+)
 from regrow.state.archive import Archive
 from regrow.state.store import Store
 from regrow.state.stores import open_store
@@ -35,7 +49,6 @@ NICENESS = 10
 _FIRST_RETRY_S = 0.25
 _LAST_RETRY_S = 15.0
 """A store that was away is found within so long; one that refuses is not worn down."""
-_MADV_POPULATE_READ = 22
 
 
 def main(arguments: list[str]) -> None:
@@ -67,17 +80,21 @@ class Writer:
 
     def run(self) -> None:
         while True:
-            order = msgspec.json.decode(_awaited(self._line), type=Persist)
+            order = _heard(self._line)
+            if not isinstance(order, Persist):
+                raise _crossed()
             self._arena.show(self._line.take_fd())
-            self._persist(order.draft)
+            inflow = _Inflow(self._line, order.draft.arena_bytes)
+            self._persist(order.draft, inflow)
+            inflow.wait_end()
 
-    def _persist(self, draft: Draft) -> None:
+    def _persist(self, draft: Draft, inflow: "_Inflow") -> None:
         """Until it is durable, or never can be."""
         attempt, delay_s = 0, _FIRST_RETRY_S
         while True:
             attempt += 1
             try:
-                self._attempt(draft)
+                self._attempt(draft, inflow)
                 return
             except (ConfigError, StateError) as error:
                 self._tell(Failed(attempt=attempt, why=str(error), is_final=True))
@@ -89,11 +106,12 @@ class Writer:
             except Exception as error:  # the edge of the process: a store's library raises what it likes
                 why = f"{type(error).__name__}: {error}"
             self._tell(Failed(attempt=attempt, why=why))
+            inflow.wait_end()
             if self._line.receive(delay_s) is not None:
-                raise PeerError("asked for a save before the last was done")
+                raise _crossed()
             delay_s = min(2 * delay_s, _LAST_RETRY_S)
 
-    def _attempt(self, draft: Draft) -> None:
+    def _attempt(self, draft: Draft, inflow: "_Inflow") -> None:
         begun_s = time.monotonic()
         archive = Archive(_Watched(open_store(self._setting.url), self._tell))
         if not (self._setting.has_term or self._term):
@@ -101,7 +119,8 @@ class Writer:
             self._tell(Term(term=self._term))
         if not self._is_swept:
             archive.sweep()  # what dead saves left may be the very room that is missing
-        pointer = archive.write(msgspec.structs.replace(draft, term=draft.term or self._term), self._arena.view)
+        draft = msgspec.structs.replace(draft, term=draft.term or self._term)
+        pointer = archive.write(draft, self._arena.view, inflow.reach)
         seconds = time.monotonic() - begun_s
         self._tell(Persisted(pointer=pointer, seconds=seconds))
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
@@ -120,6 +139,48 @@ class Writer:
 
     def _tell(self, what: FromWriter) -> None:
         self._line.send(msgspec.json.encode(what))
+
+
+class _Inflow:
+    """The copy into the arena, as far as has been heard of it. Until its end, nothing else comes over the line."""
+
+    def __init__(self, line: Handover, size_bytes: int) -> None:
+        self._line = line
+        self._size_bytes = size_bytes
+        self._there_bytes = -1
+        self._error: StateError | PeerError | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="regrow-inflow", daemon=True)
+        self._thread.start()
+
+    def reach(self, size_bytes: int) -> None:
+        """Returns once so many bytes are there, whichever thread asks. StateError when they never will be."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._there_bytes >= size_bytes or self._error is not None)
+        if self._error is not None:
+            raise self._error
+
+    def wait_end(self) -> None:
+        """Until there is nothing more to hear of it."""
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._there_bytes < self._size_bytes and self._error is None:
+            there_bytes = self._there_bytes
+            error: StateError | PeerError | None = None
+            try:
+                match _heard(self._line):
+                    case Copied(size_bytes=size_bytes):
+                        there_bytes = size_bytes
+                    case Void(why=why):
+                        error = StateError(why)
+                    case Persist():
+                        error = _crossed()
+            except PeerError as gone:
+                error = gone
+            with self._changed:
+                self._there_bytes, self._error = there_bytes, error
+                self._changed.notify_all()
 
 
 class _Mapping:
@@ -179,10 +240,15 @@ class _Watched:
         self._store.remove(path)
 
 
-def _awaited(line: Handover) -> bytes:
+def _crossed() -> PeerError:
+    return PeerError("something else was said than what comes next: see shell.writing")
+
+
+def _heard(line: Handover) -> ToWriter:
     payload = line.receive(None)
     assert payload is not None  # without a timeout it waits
-    return payload
+    order: ToWriter = msgspec.json.decode(payload, type=ToWriter)
+    return order
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What a training process and its writer say to each other, one JSON message each: neither room imports the other.
 
-The training process sends one `Persist` at a time, with the arena's descriptor, and no other until the writer has said
-`Persisted` of it, or a `Failed` that is final. Whoever wants a writer to stop closes the connection, or kills it: what it
-has not finished does not exist.
+The training process sends one `Persist` at a time, with the arena's descriptor, and `Copied` as its copy goes on, until that
+is whole or `Void`. It sends no other before the writer has said `Persisted` of it, or a `Failed` that is final. Whoever
+wants a writer to stop closes the connection, or kills it: what it has not finished does not exist.
 """
 
 import msgspec
@@ -27,6 +27,18 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Persist(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     draft: Draft
     """Its term is 0 where the writer has yet to say which one it is."""
+
+
+class Copied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """So much of the arena is there. The last byte is only said to be once all are known to be of one moment."""
+
+    size_bytes: int
+
+
+class Void(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The copy is none: what has been written of it must never count."""
+
+    why: str
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -59,4 +71,5 @@ class Unpruned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
 
 
+ToWriter = Persist | Copied | Void
 FromWriter = Term | Progress | Failed | Persisted | Unpruned

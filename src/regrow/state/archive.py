@@ -8,13 +8,13 @@ names the file and, in a shard, the bytes.
 import re
 import secrets
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 
 import msgspec
 import xxhash
 
-from regrow.core.checkpoint import CHUNK_BYTES, FORMAT, VERSION, Leaf, Manifest, Pointer, Shard, may_follow
+from regrow.core.checkpoint import FORMAT, VERSION, Leaf, Manifest, Pointer, Shard, may_follow
 from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, Fenced, InfraError, StateError
 from regrow.core.release import RELEASE
@@ -22,6 +22,7 @@ from regrow.core.retention import Retention, doomed
 from regrow.core.skeleton import in_order
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.fingerprint import piece_digests, root
+from regrow.state.imprint import Imprint, imprint
 from regrow.state.pointers import Pointers, sealed
 from regrow.state.safetensors import header
 from regrow.state.shard import ShardReader, Told
@@ -35,6 +36,15 @@ _READING_LINES = 8
 
 def untold(size_bytes: int) -> None:
     """Nobody wants to know how far it is."""
+
+
+Reach = Callable[[int], None]
+"""Returns once so many bytes of an arena are there; StateError when they never will be. The last one only comes when all are
+known to be of one moment."""
+
+
+def at_once(size_bytes: int) -> None:
+    """All are there already."""
 
 
 class _Head(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,56 +90,37 @@ class Archive:
 
     # Saving
 
-    def write(self, draft: Draft, arena: memoryview) -> Pointer:
-        """Save what lies in the arena, which must not change meanwhile. The same save may be tried again after an InfraError
-        or a death: one that turns out to be complete already is not written twice. Fenced when it may not become the
-        latest."""
+    def write(self, draft: Draft, arena: memoryview, reach: Reach = at_once) -> Pointer:
+        """Save what lies in the arena, or will: what is there must not change any more. The same save may be tried again
+        after an InfraError or a death: one that turns out to be complete already is not written twice. Fenced when it may
+        not become the latest."""
         folder = f"step-{draft.step:012d}-{draft.term}-{secrets.token_hex(4)}"
-        try:
-            with ThreadPoolExecutor(_WRITING_LINES, "regrow-archive") as pool:
-                whole = pool.submit(root_of, draft, arena)
-                there = self._settled(draft, whole, self._pointers.numbers())
-                if there is not None:
-                    return there
-                shards = self._write_shards(pool, draft, arena, folder)
-            manifest = msgspec.json.encode(
-                Manifest(
-                    regrow=RELEASE,
-                    step=draft.step,
-                    term=draft.term,
-                    made_unix_s=time.time(),
-                    mathematics=draft.mathematics,
-                    skeleton=draft.skeleton,
-                    leaves=draft.leaves,
-                    shards=shards,
-                    frozen=draft.frozen,
-                    root=whole.result(),
-                )
-            )
-            faultpoint("save-manifest", step=draft.step)
-            self.store.put(f"{folder}/{MANIFEST}", [memoryview(manifest)])
-        except InfraError as error:
-            self._abandon(folder, error)  # a disk that is full would not take the next try besides it
-            raise
-        unnamed = Pointer(
-            digest="",
-            number=0,
-            term=draft.term,
-            step=draft.step,
-            folder=folder,
-            manifest=xxhash.xxh3_128_hexdigest(manifest),
-            size_bytes=sum(shard.size_bytes for shard in shards),
-        )
+        heads = [header(draft.leaves[index] for index in order) for order in draft.order]
+        with ThreadPoolExecutor(1 + _WRITING_LINES, "regrow-archive") as pool:
+            whole = pool.submit(imprint, draft, heads, arena, reach)
+            there = self._settled(draft, whole, self._pointers.numbers())
+            if there is not None:
+                return there
+            files = [
+                _File(path=f"{folder}/{_shard(number)}", parts=[memoryview(head), arena[start:stop]], stop=stop)
+                for number, (head, (start, stop)) in enumerate(zip(heads, draft.extents, strict=True))
+            ]
+            try:
+                self._write_shards(pool, draft.step, files, reach)
+                unnamed = self._write_manifest(draft, folder, [file.size_bytes for file in files], whole.result())
+            except (InfraError, StateError) as error:
+                self._abandon(folder, error)  # a disk that is full would not take the next try besides it
+                raise
         return self._publish(draft, whole, unnamed)
 
-    def _settled(self, draft: Draft, whole: "Future[str]", numbers: Sequence[int]) -> Pointer | None:
+    def _settled(self, draft: Draft, whole: "Future[Imprint]", numbers: Sequence[int]) -> Pointer | None:
         """The pointer of this very save, when it is the latest already. Fenced when it may not become that."""
         newest = self._pointers.newest(numbers)
         why = may_follow(newest, draft.term, draft.step)
         if why is None:
             return None
         assert newest is not None  # nothing fences the first
-        if (newest.term, newest.step) == (draft.term, draft.step) and self._has_root(newest, whole.result()):
+        if (newest.term, newest.step) == (draft.term, draft.step) and self._has_root(newest, whole.result().root):
             return newest
         raise Fenced(f"{self.store.url}: {why}")
 
@@ -139,27 +130,52 @@ class Archive:
         except StateError:
             return False
 
-    def _write_shards(self, pool: ThreadPoolExecutor, draft: Draft, arena: memoryview, folder: str) -> tuple[Shard, ...]:
-        extents = enumerate(draft.extents)
-        writes = [pool.submit(self._write_shard, draft, arena[a:b], number, folder) for number, (a, b) in extents]
+    def _write_shards(self, pool: ThreadPoolExecutor, step: int, files: Sequence["_File"], reach: Reach) -> None:
+        writes = [pool.submit(self._write_shard, file, reach) for file in files]
         try:
             for write in as_completed(writes):
                 write.result()
-                faultpoint("save-shard", step=draft.step)
+                faultpoint("save-shard", step=step)
         finally:
             for write in writes:
                 write.cancel()
-        return tuple(write.result() for write in writes)
+            wait(writes)
 
-    def _write_shard(self, draft: Draft, body: memoryview, number: int, folder: str) -> Shard:
-        file = f"shard-{number:05d}.safetensors"
-        head = header(draft.leaves[index] for index in draft.order[number])
-        parts = [memoryview(head), body]
-        chunks = tuple(found.hex() for found in piece_digests(parts, CHUNK_BYTES))
-        self.store.put(f"{folder}/{file}", parts)
-        return Shard(file=file, size_bytes=len(head) + len(body), chunks=chunks)
+    def _write_shard(self, file: "_File", reach: Reach) -> None:
+        reach(file.stop)
+        self.store.put(file.path, file.parts)
 
-    def _publish(self, draft: Draft, whole: "Future[str]", unnamed: Pointer) -> Pointer:
+    def _write_manifest(self, draft: Draft, folder: str, sizes: Sequence[int], found: Imprint) -> Pointer:
+        """Of this save; nothing names it yet."""
+        manifest = msgspec.json.encode(
+            Manifest(
+                regrow=RELEASE,
+                step=draft.step,
+                term=draft.term,
+                made_unix_s=time.time(),
+                mathematics=draft.mathematics,
+                skeleton=draft.skeleton,
+                leaves=draft.leaves,
+                shards=tuple(
+                    Shard(file=_shard(number), size_bytes=size, chunks=chunks)
+                    for number, (size, chunks) in enumerate(zip(sizes, found.chunks, strict=True))
+                ),
+                root=found.root,
+            )
+        )
+        faultpoint("save-manifest", step=draft.step)
+        self.store.put(f"{folder}/{MANIFEST}", [memoryview(manifest)])
+        return Pointer(
+            digest="",
+            number=0,
+            term=draft.term,
+            step=draft.step,
+            folder=folder,
+            manifest=xxhash.xxh3_128_hexdigest(manifest),
+            size_bytes=sum(sizes),
+        )
+
+    def _publish(self, draft: Draft, whole: "Future[Imprint]", unnamed: Pointer) -> Pointer:
         """Compare-and-set: the pointer after the highest one that allows it. Of those who try one number, one succeeds, and
         the others look again. What is not known to have failed is not cleaned up."""
         tried: set[int] = set()
@@ -310,6 +326,23 @@ def root_of(draft: Draft, arena: memoryview) -> str:
         for start in (draft.offsets[index],)
     )
     return root(draft.skeleton, piece_digests(tensors))
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    """A shard on its way."""
+
+    path: str
+    parts: list[memoryview]
+    stop: int
+    """All of it is there once so many bytes of the arena are."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.nbytes for part in self.parts)
+
+
+def _shard(number: int) -> str:
+    return f"shard-{number:05d}.safetensors"
 
 
 def _manifest(where: str, data: bytes) -> Manifest:

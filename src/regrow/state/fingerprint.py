@@ -22,21 +22,42 @@ def digest(views: Iterable[memoryview]) -> bytes:
     return hasher.digest()
 
 
+class Pieces:
+    """The digest of each piece of a ribbon whose bytes come one part after the other."""
+
+    def __init__(self, piece_bytes: int = PIECE_BYTES) -> None:
+        self._piece_bytes = piece_bytes
+        self._hasher = xxhash.xxh3_128()
+        self._room = piece_bytes
+
+    def add(self, view: memoryview) -> Iterator[bytes]:
+        """Of those that end in this part, which is done with when the last one is there."""
+        rest = view
+        while len(rest):
+            part = rest[: self._room]
+            self._hasher.update(part)
+            rest, self._room = rest[len(part) :], self._room - len(part)
+            if not self._room:
+                yield self._cut()
+
+    def end(self) -> Iterator[bytes]:
+        """Of the last piece, when it is shorter than others."""
+        if self._room < self._piece_bytes:
+            yield self._cut()
+
+    def _cut(self) -> bytes:
+        found = self._hasher.digest()
+        self._hasher, self._room = xxhash.xxh3_128(), self._piece_bytes
+        return found
+
+
 def piece_digests(views: Iterable[memoryview], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Of each piece of the ribbon that these tensors' bytes are, in this order. A view is done with when the next one is
     asked for."""
-    hasher, room = xxhash.xxh3_128(), piece_bytes
+    pieces = Pieces(piece_bytes)
     for view in views:
-        rest = view
-        while len(rest):
-            part = rest[:room]
-            hasher.update(part)
-            rest, room = rest[len(part) :], room - len(part)
-            if not room:
-                yield hasher.digest()
-                hasher, room = xxhash.xxh3_128(), piece_bytes
-    if room < piece_bytes:
-        yield hasher.digest()
+        yield from pieces.add(view)
+    yield from pieces.end()
 
 
 def root(skeleton: Json, digests: Iterable[bytes]) -> str:

@@ -21,7 +21,8 @@ from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import InfraError, PeerError, StateError
 from regrow.shell.backoff import Backoff
-from regrow.shell.writing import Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned
+from regrow.shell.writing import Copied, Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned, Void
+from regrow.state.copying import Copying
 from regrow.wire.handover import Handover
 
 _LIVES = 10
@@ -29,13 +30,20 @@ _LIVES = 10
 _FAREWELL_S = 5.0
 
 
+class Held(Protocol):
+    """An arena: it has a descriptor once the copy has begun."""
+
+    @property
+    def fd(self) -> int: ...
+
+
 class Save(msgspec.Struct, frozen=True, kw_only=True):
-    """A state in an arena, which stays as it is until this save is over."""
+    """A state in an arena, or on its way there. What is there stays as it is until this save is over."""
 
     draft: Draft
     """Its term is 0 where the keeper's counts."""
-    fd: int
-    """Of the arena."""
+    arena: Held
+    copying: Copying
     over: Callable[[Pointer | InfraError | StateError], None]
     """Called once, by the keeper's thread: it is durable, or why it was given up."""
 
@@ -116,9 +124,7 @@ class Keeper:
 
     def _follow(self, writer: "_Writer", wait: "_Wait") -> Pointer:
         """What the writer says until this save is durable."""
-        draft = wait.save.draft
-        draft = msgspec.structs.replace(draft, term=draft.term or self._term)
-        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.fd)
+        self._relay(writer, wait)
         while True:
             self._ledger.under_way = wait.words()
             payload = writer.line.receive(wait.left_s())
@@ -130,6 +136,8 @@ class Keeper:
                     self._term = term
                 case Progress(size_bytes=size_bytes):
                     wait.progressed(size_bytes)
+                case Failed(is_final=True) if wait.save.copying.error is not None:
+                    raise wait.save.copying.error
                 case Failed(why=why, is_final=True):
                     raise StateError(f"step {wait.step} is not saved: {why}")
                 case Failed(attempt=attempt, why=why):
@@ -141,6 +149,22 @@ class Keeper:
                     self._ledger.noticed(why)
                 case Persisted(pointer=pointer):
                     return pointer
+
+    def _relay(self, writer: "_Writer", wait: "_Wait") -> None:
+        """Ask for the save, and tell how far its copy is until that is at its end."""
+        copying = wait.save.copying
+        there = copying.after(-1)
+        if copying.error is not None:
+            raise copying.error
+        draft = wait.save.draft
+        draft = msgspec.structs.replace(draft, term=draft.term or self._term)
+        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.arena.fd)
+        while there < copying.total_bytes:
+            writer.line.send(msgspec.json.encode(Copied(size_bytes=there)))
+            there = copying.after(there)
+            wait.copied(there)
+        end = Copied(size_bytes=there) if copying.error is None else Void(why=str(copying.error))
+        writer.line.send(msgspec.json.encode(end))
 
     def _started(self) -> "_Writer":
         setting = msgspec.structs.replace(self._setting, has_term=self._term > 0, incarnation=self._writers)
@@ -193,11 +217,17 @@ class _Wait:
         self.step = save.draft.step
         self._patience_s = patience_s
         self._since_s = time.monotonic()
+        self._copied_bytes = 0
         self._durable_bytes = 0
         self._trouble = ""
 
     def left_s(self) -> float:
         return max(0.0, self._since_s + self._patience_s - time.monotonic())
+
+    def copied(self, size_bytes: int) -> None:
+        """Nothing can become durable before."""
+        if size_bytes > self._copied_bytes:
+            self._copied_bytes, self._since_s = size_bytes, time.monotonic()
 
     def progressed(self, size_bytes: int) -> None:
         """A try that comes no further than those before it is no progress."""

@@ -17,6 +17,7 @@ from regrow.core.resolve import Manifest
 from regrow.core.skeleton import Json, Path, canonical, in_order
 from regrow.state.fingerprint import root
 from regrow.state.memory import bytes_of, plain
+from regrow.state.placement import placed
 from regrow.state.ribbon import digests
 from regrow.state.tree import Flat, describe, flatten, paths, unflatten
 
@@ -226,14 +227,16 @@ def _restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], 
     numbers = [number for group in state["param_groups"] for number in group["params"]]
     if len(parameters) != len(numbers):
         raise StateError(f"the optimizer holds {len(parameters)} parameters here, {len(numbers)} at the donor")
-    by_number = dict(zip(numbers, parameters, strict=True))
+    groups = [group for group in optimizer.param_groups for _ in group["params"]]
+    by_number = dict(zip(numbers, zip(parameters, groups, strict=True), strict=True))
     for group, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
         for key in [key for key in group if key != "params" and key not in saved]:
             del group[key]
         group.update({key: own(value) for key, value in saved.items() if key != "params"})
     optimizer.state.clear()
     for number, entry in state["state"].items():
-        optimizer.state[by_number[number]] = own(entry)
+        parameter, group = by_number[number]
+        optimizer.state[parameter] = placed(own(entry), parameter.device, group)
 
 
 def _as_is(value: Any) -> Any:

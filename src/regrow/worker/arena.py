@@ -30,10 +30,11 @@ class Arenas:
             return self._changed.wait_for(lambda: bool(self._free), timeout_s)
 
     def take(self, size_bytes: int) -> "Arena":
-        """One that is free, with room for this at once if there is such a one."""
+        """One that is free, with room for this at once if there is such a one. The one that was used last, if it can be: the
+        writer has its pages mapped already."""
         with self._changed:
             self._changed.wait_for(lambda: bool(self._free))
-            arena = max(self._free, key=lambda arena: arena.has_room(size_bytes))
+            arena = max(reversed(self._free), key=lambda arena: arena.has_room(size_bytes))
             self._free.remove(arena)
             return arena
 

@@ -151,17 +151,16 @@ class Depot:
             draft=plan if index == 0 or work.urgency is Urgency.LAST else None,
         )
         number = self._line.number
-        copy = copy_of(
+        return copy_of(
             layout.tensors,
             optimizers(self._tracked),
             Loan(lambda: self._borrowed(work, deposit, number)),
             plan.arena_bytes,
             self._restless,
+            lambda there_bytes: faultpoint("depositing", step=work.step),
             lambda outcome: self._deposited(deposit, number, outcome),
             portion(plan.arena_bytes, index, len(work.members)),
         )
-        copy.copied = lambda: faultpoint("depositing", step=work.step)
-        return copy
 
     def _borrowed(self, work: Save, deposit: Deposit, number: int) -> Mapping:
         """The arena of this save, once the vault lends it. PeerError: there will be none, which is settled elsewhere."""

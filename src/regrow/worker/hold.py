@@ -70,12 +70,12 @@ class Copy(msgspec.Struct, kw_only=True):
     owned: list[Owned]
     kept: list[Piece]
     """Copies of tensors that could change at any moment."""
+    reached: Callable[[int], None]
+    """Called on the thread that copies: all before this byte of the arena is there, if the copy turns out to be sound."""
     done: Callable[["Outcome"], None]
-    """Called once on the thread that copies; the optimizers still wait."""
+    """Called once, there too; the optimizers still wait."""
     marks: dict[torch.device, torch.cuda.Event] = {}
     """Per GPU: when what was asked of it before the save is done."""
-    copied: Callable[[], None] = lambda: None
-    """Called after each of the pieces."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +92,7 @@ def copy_of(
     arena: Room,
     size_bytes: int,
     restless: Collection[str],
+    reached: Callable[[int], None],
     done: Callable[[Outcome], None],
     portion: tuple[int, int] | None = None,
 ) -> Copy:
@@ -116,7 +117,7 @@ def copy_of(
     for device in {tensor.device for _, tensor, _ in tensors if tensor.is_cuda and tensor.nbytes}:
         with torch.cuda.device(device):
             marks[device] = torch.cuda.current_stream().record_event()
-    return Copy(arena=arena, size_bytes=size_bytes, owned=owned, kept=kept, done=done, marks=marks)
+    return Copy(arena=arena, size_bytes=size_bytes, owned=owned, kept=kept, reached=reached, done=done, marks=marks)
 
 
 class Hold:
@@ -174,6 +175,7 @@ def carried_out(copy: Copy) -> Outcome:
     begun_s = time.monotonic()
     try:
         copy.arena.fit(copy.size_bytes, pinned=bool(copy.marks))
+        copy.reached(0)
         _copy_all(copy)
     except Exception as error:  # the edge of a thread: training would wait for it forever
         return Outcome(error=error)
@@ -184,14 +186,15 @@ def carried_out(copy: Copy) -> Outcome:
 def _copy_all(copy: Copy) -> None:
     streams = {device: _stream(device, mark) for device, mark in copy.marks.items()}
     pieces: list[Piece] = [*copy.owned, *copy.kept]
-    for piece in pieces:
+    for piece in sorted(pieces, key=lambda piece: piece.offset):
+        if not streams:  # a GPU says only at the end what has come
+            copy.reached(piece.offset)
         if piece.tensor.is_cuda:
             with torch.cuda.stream(streams[piece.tensor.device]):
                 flat = _bytes(piece)
                 copy.arena.tensor(piece.offset, flat.nbytes).copy_(flat, non_blocking=True)
         else:
             _copy(piece, copy.arena)
-        copy.copied()
     for stream in streams.values():
         stream.record_event().synchronize()
 

@@ -1,8 +1,8 @@
 """The saving half of a Checkpointer: arenas, the copy, and the keeper of the writer.
 
 A save goes through three hands: the training thread lays it out and copies what could change at once; the thread of `hold`
-copies the rest; the keeper's has it persisted. Each save has an arena to itself until its fate is known, and there are two:
-whoever wants a third one waits.
+copies the rest; the keeper's has it persisted, shard by shard as the copy comes. Each save has an arena to itself until its
+fate is known, and there are two: whoever wants a third one waits.
 """
 
 import threading
@@ -13,6 +13,7 @@ from regrow.core.checkpoint import Pointer
 from regrow.core.errors import InfraError, RegrowError, StateError
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.writing import Setting
+from regrow.state.copying import Copying
 from regrow.state.keeper import Keeper, Save
 from regrow.state.tracked import Tracked
 from regrow.worker.account import Account
@@ -51,6 +52,7 @@ class Saving:
         self._awaited, self._prepared_bytes = None, max(self._prepared_bytes, plan.arena_bytes)
         crowded_s = self._wait_for_room(step)
         arena = self._arenas.take(plan.arena_bytes)
+        copying = Copying(plan)
         self._account.begun()
 
         def over(outcome: Pointer | Exception) -> None:
@@ -64,13 +66,12 @@ class Saving:
             why = self._void(step, outcome)
             if why is None:
                 faultpoint("save-copied", step=step)
-                self._keeper.persist(Save(draft=plan, fd=arena.fd, over=over))
-            else:
-                self._arenas.give_back(arena)
-                self._account.given_up(why)
+            copying.end(why)
 
         tensors = list(zip(flat.paths, flat.tensors, offsets, strict=True))
-        self._hold.begin(copy_of(tensors, optimizers(tracked), arena, plan.arena_bytes, self._restless, done))
+        copy = copy_of(tensors, optimizers(tracked), arena, plan.arena_bytes, self._restless, copying.reached, done)
+        self._hold.begin(copy)
+        self._keeper.persist(Save(draft=plan, arena=arena, copying=copying, over=over))
         self._account.waited(saving_s=time.monotonic() - begun_s, crowded_s=crowded_s)
 
     def prepare(self, tracked: Tracked) -> None:
