@@ -108,6 +108,7 @@ class Keeper:
 
     def _follow(self, writer: "_Writer", wait: "_Wait") -> None:
         """What the writer says until this save is durable."""
+        self._account.under_way = wait.words()
         self._relay(writer, wait)
         while True:
             self._account.under_way = wait.words()
