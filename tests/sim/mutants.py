@@ -13,7 +13,7 @@ from regrow.core.lanes import lanes_in
 from regrow.core.listener import Heard, Listener
 from regrow.core.listening import Listening
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import Founded, MembershipEffect, Persist, Saved, Seek, WishTold
+from regrow.core.membership_effects import Founded, MembershipEffect, Persist, Saved, Seek
 from regrow.core.membership_events import Died
 from regrow.core.messages import FromMember, Join, StatelessFound
 from regrow.core.origin import Founding
@@ -476,14 +476,6 @@ class BeginsWithoutALabel(Vault):
         return self._torn or super()._found(step)
 
 
-class ForgetsWhatItMissed(Attendance):
-    """S3: Whoever committed a step without its verdict wishes nothing."""
-
-    def handle(self, event: Event) -> list[Effect]:
-        self._saving.missed = lambda: None  # type: ignore[method-assign]
-        return super().handle(event)
-
-
 class ForgetsVoidSaves(Attendance):
     """S3: Does not wish another save when the last one is void."""
 
@@ -514,19 +506,16 @@ class LendsTheNewest(Vault):
         super().save(process, effect)
 
 
-class FoundsBesideTheLiving(Membership):
-    """S5: Founds the job again with whoever is there, before those it gave up are proven dead."""
+class ForgetsWhoHandedOver(Membership):
+    """S5: One that has no seat any more, and has not said that it left, is a joiner like any other."""
 
-    def _found(self, cause: str) -> list[MembershipEffect]:
-        gone, self._gone = self._gone, set(self._dead)
-        if self.roster is None and self._founding.reached is not None:
-            there = {member.replica for member in self._present}
-            places = tuple(name for name in self.staff.places if name in there)
-            self.staff = msgspec.structs.replace(self.staff, places=places or self.staff.places)
-        try:
-            return super()._found(cause)
-        finally:
-            self._gone |= gone
+    def _refound(self, why: str) -> list[MembershipEffect]:
+        for presence in self._present.values():
+            presence.entered, presence.founder = NO_VERSION, False
+        return super()._refound(why)
+
+    def _has_buried(self) -> bool:
+        return True
 
 
 class FoundsInItsOldTerm(Membership):
@@ -606,13 +595,6 @@ class AsksOnce(Membership):
         return [effect for effect in effects if not (self._resumed and isinstance(effect, Seek))]
 
 
-class ForgetsBeforeItTells(Membership):
-    """Makes it durable that a wish is over before it has said what became of it."""
-
-    def _fulfil(self) -> list[MembershipEffect]:
-        return sorted(super()._fulfil(), key=lambda effect: isinstance(effect, WishTold))
-
-
 MUTANTS: dict[str, Rules] = {
     **{
         mutant.__name__: Rules(attendance=mutant)
@@ -640,7 +622,6 @@ MUTANTS: dict[str, Rules] = {
             FeedsWhatIsOver,
             StopsFeeding,
             CopiesBeforeTheStep,
-            ForgetsWhatItMissed,
             ForgetsVoidSaves,
             DropsItsWishWhereMembersPart,
             LeavesWithoutSaving,
@@ -672,7 +653,7 @@ MUTANTS: dict[str, Rules] = {
             SeatsOnlyTheBase,
             PlansOverPlans,
             MournsListeners,
-            FoundsBesideTheLiving,
+            ForgetsWhoHandedOver,
             FoundsInItsOldTerm,
             GoesBackSilently,
             SaysItTooLate,
@@ -680,7 +661,6 @@ MUTANTS: dict[str, Rules] = {
             EndsWithItsReplicas,
             TakesAnyMathematics,
             AsksOnce,
-            ForgetsBeforeItTells,
         )
     },
     "ForgetsTheOrigin": Rules(attendance=TrustsTheNewestRoster, membership=ForgetsTheOrigin),

@@ -18,9 +18,11 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "ForgetsTheBudget": (18, 6, "budget"),
     "ForgetsTheBase": (2244, 6, "outcome"),
     "AwaitsTheRetired": (483, 6, "wishes"),
+    "ForgetsWhoHandedOver": (7506, 20, "founding"),
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {
+    "DropsItsWishWhereMembersPart": (571, 20),
     "DropsWhatOverran": (423, 20),
     "ForgetsAttempts": (470, 40),
     "ForgetsTheStaff": (10, 6),
