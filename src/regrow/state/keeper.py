@@ -124,7 +124,7 @@ class Keeper:
 
     def _follow(self, writer: "_Writer", wait: "_Wait") -> Pointer:
         """What the writer says until this save is durable."""
-        self._account.under_way = wait.words()
+        self._ledger.under_way = wait.words()
         self._relay(writer, wait)
         while True:
             self._ledger.under_way = wait.words()
