@@ -24,6 +24,7 @@ SIGHTS = (
     "the coordinator crashed before all had entered a planned roster",
     "a save became whole",
     "a save was void",
+    "somebody was left alone with the state",
     "a last save was completed by others",
     "the vault was killed with a save under way",
     "everybody was lost",
