@@ -67,10 +67,19 @@ def tell_risk(risk: Risk) -> Iterator[str]:
     if not risk.what_if:
         return
     yield f"the state is held by {held_by(risk.held)}"
+    if len(risk.what_if) > _FEW:
+        yield from _table(risk.what_if)
+        return
     for foretold in risk.what_if:
         yield f"what if {and_(foretold.lost)} {'is' if len(foretold.lost) == 1 else 'are'} lost: {consequence(foretold)}"
-        if len(risk.what_if) <= _FEW:
-            yield from (f"   {why}" for why in foretold.why)
+        yield from (f"   {why}" for why in foretold.why)
+
+
+def _table(answers: tuple[Foretold, ...]) -> Iterator[str]:
+    rows = [(and_(each.lost), str(each.redone), consequence(each)) for each in answers]
+    rows.insert(0, ("lost", "steps again", "what becomes of the job"))
+    name, steps = (max(len(row[column]) for row in rows) for column in (0, 1))
+    yield from (f"{lost:{name}}  {redone:>{steps}}  {what}" for lost, redone, what in rows)
 
 
 def _holders(run_dir: RunDir, job: JobFile, saved: Saved | None, reached: int, alive: tuple[str, ...]) -> Holders:
