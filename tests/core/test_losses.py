@@ -103,6 +103,10 @@ def test_all_of_them_cost_the_steps_since_the_newest_state() -> None:
     )
 
 
+def test_a_vault_that_is_away_is_waited_for() -> None:
+    assert "the vault is away, and brings it once it is back" in ask("r0,r1,r2", job(is_vault_away=True)).why
+
+
 def test_a_log_beside_a_state_leads_further() -> None:
     told = ask("r0,r1,r2", job(copies=(copy(MEMORY, 40, through=47), copy(DISK, 30))))
     assert told.outcome == Founded(where=MEMORY, step=40, redone=0, redone_s=0.0)
@@ -162,6 +166,7 @@ def test_a_budget_that_is_spent_ends_the_job_that_needs_everybody() -> None:
 def test_with_the_launcher_the_job_ends_and_a_place_serves_the_next_one(lost: str, where: str, step: int) -> None:
     told = ask(lost)
     assert told.outcome == Ended(exit=None, where=where, step=step, redone=47 - step, redone_s=(47 - step) / 2)
+    assert told.why[-1] == f"the newest state that is left is that of step {step}, at {where}", "memory is gone with it"
 
 
 def test_a_host_with_the_only_copies_takes_all() -> None:

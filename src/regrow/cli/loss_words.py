@@ -38,7 +38,7 @@ def consequence(foretold: Foretold) -> str:
             return f"nothing is lost, and the job waits: {waits}"
         case Redealt(lanes=lanes):
             dealt = ", ".join(f"{name} {_lanes(each)}" for name, each in lanes.items())
-            return f"nothing is lost, and others compute its lanes: {dealt}"
+            return f"nothing is lost, and lanes are dealt anew: {dealt}"
         case Founded(step=step, where=where, redone=redone, redone_s=redone_s):
             return f"the job is founded again from step {step} ({_where(where)}): {_again(redone, redone_s)}"
         case Ended() as ended:

@@ -18,7 +18,7 @@ from regrow.core.holders import Copy, Holders, step_s
 from regrow.core.losses import Foretold, foretell, known, named
 from regrow.core.membership_effects import Saved
 from regrow.core.records import Committed, Line, OriginFound, SaveDurable, StateKept
-from regrow.core.roster import Member
+from regrow.core.roster import Member, Roster
 from regrow.core.save_story import MEMORY
 from regrow.core.staff import found as founded
 from regrow.shell.journal import tail
@@ -40,13 +40,20 @@ class Risk(msgspec.Struct, frozen=True, kw_only=True):
     """One for each question."""
 
 
-def gather_risk(run_dir: RunDir, job: JobFile, reached: int, alive: tuple[str, ...], questions: tuple[str, ...]) -> Risk:
+def gather_risk(
+    run_dir: RunDir,
+    job: JobFile,
+    reached: int,
+    alive: tuple[str, ...],
+    questions: tuple[str, ...],
+    is_vault_away: bool,
+) -> Risk:
     """`reached`: every step below is committed; `alive`: replicas that have a seat. ConfigError where a question names
     nothing of this job."""
     saved = load(run_dir.path)
     if saved is None and questions:
         raise ConfigError(f"{run_dir.path} has no coordinator.json yet: ask once its coordinator runs, in its own folder")
-    holders = _holders(run_dir, job, saved, reached, alive)
+    holders = _holders(run_dir, job, saved, reached, alive, is_vault_away)
     asked: list[tuple[str, ...]] = []
     for question in questions:
         asked += [(name,) for name in known(holders)] if question == _ALL else [named(holders, question)]
@@ -82,10 +89,13 @@ def _table(answers: tuple[Foretold, ...]) -> Iterator[str]:
     yield from (f"{lost:{name}}  {redone:>{steps}}  {what}" for lost, redone, what in rows)
 
 
-def _holders(run_dir: RunDir, job: JobFile, saved: Saved | None, reached: int, alive: tuple[str, ...]) -> Holders:
+def _holders(
+    run_dir: RunDir, job: JobFile, saved: Saved | None, reached: int, alive: tuple[str, ...], is_vault_away: bool
+) -> Holders:
     roster = saved.roster if saved is not None else None
     coordinator = tail(run_dir.journal, "coordinator", _TAIL_BYTES)
-    members = [seat.member for seat in roster.seats if seat.member.replica in alive] if roster is not None else []
+    seated = dict.fromkeys(member for each in _testifying(saved) for member in each.members)
+    members = [member for member in seated if member.replica in alive]
     journals = {str(member): tail(run_dir.journal, str(member), _TAIL_BYTES) for member in members}
     chronicle = Chronicle({"coordinator": coordinator, **journals})
     there = tuple(member.replica for member in members if _holds(chronicle, journals[str(member)], member))
@@ -106,9 +116,15 @@ def _holders(run_dir: RunDir, job: JobFile, saved: Saved | None, reached: int, a
         spent=saved.spent if saved is not None else {},
         now_s=time.monotonic(),
         has_own_coordinator=job.coordinator is not None,
+        is_vault_away=is_vault_away,
         is_stopping=saved is not None and (saved.stopping or saved.halt is not None),
         is_ending=saved is not None and saved.ending,
     )
+
+
+def _testifying(saved: Saved | None) -> list[Roster]:
+    """The newest roster, and the one that it is entered from until all have entered it."""
+    return [each for each in (saved.roster, saved.base) if each is not None] if saved is not None else []
 
 
 def _holds(chronicle: Chronicle, lines: list[Line], member: Member) -> bool:

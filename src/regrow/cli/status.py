@@ -115,7 +115,8 @@ def status(run_dir: Path | None, questions: tuple[str, ...], as_json: bool) -> N
 def _risk(run_dir: RunDir, job: JobFile, found: JobStatus, questions: tuple[str, ...]) -> Risk | None:
     if found.state in RUNNING:
         alive = tuple(each.name for each in found.replicas if each.state in _SEATED)
-        return gather_risk(run_dir, job, found.step or 0, alive, questions)
+        is_vault_away = found.saves is not None and found.saves.vault == "away"
+        return gather_risk(run_dir, job, found.step or 0, alive, questions, is_vault_away)
     if questions:
         raise ConfigError(f"{run_dir.path} does not run (it is {found.state}): there is nothing left to lose")
     return None

@@ -61,6 +61,8 @@ class Holders(msgspec.Struct, frozen=True, kw_only=True):
     """On the same clock."""
     has_own_coordinator: bool
     """It is no part of `regrow run`."""
+    is_vault_away: bool = False
+    """Nothing is saved, and nothing that was saved is found, until it is back."""
     is_stopping: bool = False
     """A stop, poison or the end itself is about to end the job: it is founded from nothing any more."""
     is_ending: bool = False

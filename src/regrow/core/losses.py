@@ -120,7 +120,8 @@ def foretell(holders: Holders, lost: tuple[str, ...]) -> Foretold:
         return Foretold(lost=lost, outcome=_ended(holders, _STATE_LOST, left), why=(nobody, why, *others))
     redone = max(0, holders.reached - best.through)
     founded = Founded(where=best.where, step=best.step, redone=redone, redone_s=_seconds(holders, redone))
-    return Foretold(lost=lost, outcome=founded, why=(nobody, _newest(best), *restarts, *others))
+    away = ("the vault is away, and brings it once it is back",) if holders.is_vault_away else ()
+    return Foretold(lost=lost, outcome=founded, why=(nobody, _newest(best), *away, *restarts, *others))
 
 
 def _over(holders: Holders, lost: tuple[str, ...], left: list[Copy]) -> Foretold:
