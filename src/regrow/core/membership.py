@@ -645,7 +645,7 @@ class Membership:
         effects += self._stop_in_time(now)
         if self._speeds.has_news and now >= self._weighed_s + _WEIGHED_S:
             self._weighed_s = now
-            effects += self._admit("timed")
+            effects += self._admit("speeds")
         if self._ending and not self._over:
             effects += self._finish()
         return effects
@@ -893,7 +893,7 @@ class Membership:
             going = set()  # somebody who holds the state stays: those who come are seated first
         if not (ready or going) and staff.places == self.staff.places:
             why = self._reconsider(roster)
-            return self._make(seated, cause, why, base=roster) if why is not None else []
+            return self._make(seated, "speeds", why, base=roster) if why is not None else []
         told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
         return self._make((seated - going) | set(ready), cause, ", ".join(told) or "places have changed", base=roster)
 
