@@ -91,7 +91,7 @@ from regrow.core.messages import (
     Stop,
     Timed,
 )
-from regrow.core.origin import Founding, data_from, differences
+from regrow.core.origin import Founding, data_from, differences, impossible
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
@@ -743,14 +743,17 @@ class Membership:
             return self._end(
                 "failed", f"cannot resume from step {origin.step} ({origin.where}): {'; '.join(others)}. {_REMEDY}"
             )
+        if why := impossible(self._founding.mathematics, self._contract.terms):
+            return self._end("failed", f"cannot resume from step {origin.step} ({origin.where}): {why}")
         reached, self._floor = self._founding.reached or 0, origin.step
+        begun = data_from(self._contract.terms)
         # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
         founded = Founded(
             version=Version(self._term, self._n + 1),
             origin=origin,
             reached=max(reached, origin.step),
             differences=others,
-            data_from=data_from(self._contract.terms),
+            data_from=(begun.step, begun.place),
         )
         why = f"every replica is ready to go on from step {origin.step}, {origin.where}"
         return [founded, *self._make(set(founders), cause, why)]
