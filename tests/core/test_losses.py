@@ -136,6 +136,7 @@ def test_the_only_holder_is_the_job_though_others_have_seats() -> None:
     told = ask("r0", job(replicas=("r0",)))
     assert isinstance(told.outcome, Founded) and told.redone == 7
     assert job(replicas=("r0",)).sole == "r0" and JOB.sole is None
+    assert job(replicas=("r0",), is_ending=True).sole is None, "the others have left with it"
 
 
 def test_one_without_a_seat_is_missed_by_nobody() -> None:

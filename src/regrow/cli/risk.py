@@ -105,7 +105,7 @@ def _holders(
         reached=reached,
         step_s=max((pace for pace in paces if pace is not None), default=None),
         replicas=there,
-        copies=_copies(job, tail(run_dir.journal, "vault", _TAIL_BYTES), chronicle),
+        copies=_copies(job, tail(run_dir.journal, "vault", _TAIL_BYTES)),
         places=job.checkpoints,
         keeps=job.keeps,
         roster=roster,
@@ -141,7 +141,7 @@ def _commits(lines: list[Line]) -> Iterator[tuple[int, int]]:
             yield line.what.step, line.ns
 
 
-def _copies(job: JobFile, lines: list[Line], chronicle: Chronicle) -> tuple[Copy, ...]:
+def _copies(job: JobFile, lines: list[Line]) -> tuple[Copy, ...]:
     """The newest state in each tier, by the vault's journal. What a job began from lies in memory as well."""
     newest: dict[str, int] = {}
     for line in lines:

@@ -70,8 +70,8 @@ class Holders(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sole(self) -> str | None:
-        """The only replica that holds the state."""
-        return self.replicas[0] if len(self.replicas) == 1 else None
+        """The only replica that holds the state. At the end others have left with it: then nothing of training is at stake."""
+        return self.replicas[0] if len(self.replicas) == 1 and not self.is_ending else None
 
     def newest(self, copies: Iterable[Copy]) -> Copy | None:
         """What a job would be founded from: the newest, and of equals the nearest."""
