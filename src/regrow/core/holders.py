@@ -70,7 +70,7 @@ class Holders(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sole(self) -> str | None:
-        """The only replica that holds the state. At the end others have left with it: then nothing of training is at stake."""
+        """The only replica that holds the state. At the end others have left with it: nothing is at stake then."""
         return self.replicas[0] if len(self.replicas) == 1 and not self.is_ending else None
 
     def newest(self, copies: Iterable[Copy]) -> Copy | None:
