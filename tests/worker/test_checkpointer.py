@@ -21,6 +21,7 @@ from regrow.state.archive import Archive
 from regrow.state.stores import open_store
 from regrow.state.tracked import Tracked
 from regrow.worker.checkpointer import Checkpointer
+from regrow.worker.recollection import Recollection
 
 DEADLINE_S = 60.0
 WRITING = ("save-shard", "save-manifest", "save-pointer", "save-done")
@@ -165,7 +166,7 @@ def test_a_step_back_is_refused_until_a_restore_went_back(make: Callable[..., Ch
         checkpointer.wait()
     with pytest.raises(ConfigError, match=r"save\(4\) after step 5"):
         checkpointer.save(4, **setup.objects())
-    flip(next((tmp_path / "run").glob("step-000000000005-*/shard-*")), -1)
+    flip(next((tmp_path / "run").glob("step-000000000005-*/manifest.json")), -1)
     with pytest.warns(RuntimeWarning, match="is damaged"):
         assert checkpointer.restore(**setup.objects()) == 1
     checkpointer.save(4, **setup.objects())
@@ -229,8 +230,9 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
     checkpointer.wait()
     folders = sorted((tmp_path / "run").glob("step-*"))
     flip(folders[2] / "shard-00000.safetensors", -100)
+    checkpointer.close()  # it has the newest in memory
     with pytest.warns(RuntimeWarning, match=r"shard-00000\.safetensors.*; taking the checkpoint before it"):
-        assert checkpointer.restore(**setup.objects()) == 2
+        assert make().restore(**setup.objects()) == 2
     assert setup.digest() == digests[2]
     flip(folders[1] / "manifest.json", 50)
     (folders[0] / "shard-00000.safetensors").unlink()
@@ -271,6 +273,75 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_is_overwritte
     with pytest.raises(ConfigError, match=words):
         checkpointer.restore(**objects)
     assert tracked.digest() == before
+
+
+# The nearest copy
+
+
+def test_what_was_saved_last_comes_from_memory_and_is_held_to_its_digests(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    setup, checkpointer = Setup(width=500), make(shard_mb=1)
+    digests = {}
+    for step in (1, 2):
+        setup.step(step)
+        digests[step] = setup.digest()
+        checkpointer.save(step, **setup.objects())
+    checkpointer.wait()
+    shards = sorted((tmp_path / "run").glob("step-000000000002-*/shard-*"))
+    sizes = sum(shard.stat().st_size for shard in shards)
+    away = [shard.rename(tmp_path / shard.name) for shard in shards]  # memory asks the store for none of them
+    setup.step(3)
+    assert checkpointer.restore(**setup.objects()) == 2
+    assert setup.digest() == digests[2]
+    report = checkpointer.report()
+    assert (report.restored_from, report.read_bytes, report.passed_bytes) == ("the memory of this process", sizes, 0)
+    assert report.restore_s > 0
+    for old, new in zip(away, shards, strict=True):
+        old.rename(new)
+    arena = next(arena for arena in checkpointer._saving._arenas._all if recollection(checkpointer).lies_in(arena))  # type: ignore[union-attr]
+    arena.tensor(100, 1).bitwise_xor_(1)
+    with pytest.warns(RuntimeWarning, match=r"memory of this process/step-.* is damaged between byte 0 .*; reading it from"):
+        assert checkpointer.restore(**setup.objects()) == 2
+    assert setup.digest() == digests[2]
+    assert checkpointer.report().restored_from == str(tmp_path / "run")
+
+
+def recollection(checkpointer: Checkpointer) -> Recollection:
+    found = checkpointer._saving and checkpointer._saving.recollection()
+    assert found
+    return found
+
+
+def test_memory_that_was_used_again_serves_nothing(make: Callable[..., Checkpointer], tmp_path: Path) -> None:
+    setup, checkpointer = Setup(), make(patience_s=1.0)
+    checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    expected = setup.digest()
+    pid = writer(checkpointer)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    setup.step(2)
+    checkpointer.save(2, **setup.objects())  # into the memory that was used last
+    with pytest.warns(RuntimeWarning, match="is given up"):
+        assert checkpointer.restore(**setup.objects()) == 1
+    assert setup.digest() == expected
+    assert checkpointer.report().restored_from == str(tmp_path / "run")
+
+
+def test_a_newer_checkpoint_of_somebody_else_is_taken_rather_than_memory(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    setup, old, new = Setup(), make(), make()
+    old.save(1, **setup.objects())
+    old.wait()
+    assert new.restore(**setup.objects()) == 1
+    setup.step(2)
+    new.save(2, **setup.objects())
+    new.wait()
+    expected = setup.digest()
+    assert old.restore(**setup.objects()) == 2
+    assert setup.digest() == expected and old.report().restored_from == str(tmp_path / "run")
 
 
 # The writer

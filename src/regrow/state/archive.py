@@ -26,7 +26,7 @@ from regrow.state.imprint import Imprint, imprint
 from regrow.state.pointers import Pointers, sealed
 from regrow.state.safetensors import header
 from regrow.state.shard import ShardReader, Told
-from regrow.state.store import Store
+from regrow.state.store import Readable, Store
 
 MANIFEST = "manifest.json"
 _FOLDER = re.compile(r"step-(\d{12,})-(\d+)-[0-9a-f]{8}")
@@ -210,14 +210,22 @@ class Archive:
 
     # Reading
 
-    def read(self, pointer: Pointer, manifest: Manifest, views: Sequence[memoryview], told: Told = untold) -> None:
-        """Fill a view of bytes per leaf, by index: all of them, or raise. What a view holds after an error means nothing."""
+    def read(
+        self,
+        pointer: Pointer,
+        manifest: Manifest,
+        views: Sequence[memoryview],
+        told: Told = untold,
+        source: Readable | None = None,
+    ) -> None:
+        """Fill a view of bytes per leaf, by index: all of them, or raise. What a view holds after an error means nothing.
+        `source`: where the shards are read, if not in the store."""
         faultpoint("restore-read", step=pointer.step)
         for leaf, view in zip(manifest.leaves, views, strict=True):
             if view.nbytes != leaf.size_bytes or view.itemsize != 1:
                 raise ValueError(f"{leaf.name} has {leaf.size_bytes} bytes, its view {view.nbytes} of {view.itemsize} each")
         with ThreadPoolExecutor(_READING_LINES, "regrow-archive") as pool:
-            readers = self._readers(pointer, manifest, told)
+            readers = self.readers(pointer, manifest, told, source)
             begun = [
                 pool.submit(reader.begin, mine) for reader, mine in zip(readers, _by_shard(manifest, views), strict=True)
             ]
@@ -251,7 +259,7 @@ class Archive:
     def _ribbon(self, pointer: Pointer, manifest: Manifest, told: Told, damages: list[str]) -> Iterator[memoryview]:
         """The tensors' bytes in canonical order, as far as they are whole. Shards follow that order, so each is let go
         before the next one is read."""
-        readers = self._readers(pointer, manifest, told)
+        readers = self.readers(pointer, manifest, told)
         held: dict[int, memoryview] = {}
         indices: list[list[int]] = [[] for _ in manifest.shards]
         for index, leaf in enumerate(manifest.leaves):
@@ -265,8 +273,12 @@ class Archive:
                     held |= mine
                 yield held.pop(index)
 
-    def _readers(self, pointer: Pointer, manifest: Manifest, told: Told) -> list[ShardReader]:
-        return [ShardReader(self.store, f"{pointer.folder}/{shard.file}", shard, told) for shard in manifest.shards]
+    def readers(
+        self, pointer: Pointer, manifest: Manifest, told: Told = untold, source: Readable | None = None
+    ) -> list[ShardReader]:
+        """Of each shard."""
+        store = source or self.store
+        return [ShardReader(store, f"{pointer.folder}/{shard.file}", shard, told) for shard in manifest.shards]
 
     # Removing
 

@@ -10,11 +10,12 @@ import msgspec
 
 from regrow.core.checkpoint import CHUNK_BYTES, Leaf, Shard
 from regrow.core.errors import StateError
+from regrow.core.portions import PORTION_BYTES
 from regrow.state.fingerprint import piece_digests
 from regrow.state.safetensors import header_bytes, parse
-from regrow.state.store import Store
+from regrow.state.store import Readable
 
-RUN_BYTES = 4 * CHUNK_BYTES
+RUN_BYTES = PORTION_BYTES
 """What is read and checked at a time."""
 _SMALL_BYTES = 1 << 20
 
@@ -36,16 +37,25 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class ShardReader:
     """One file of one checkpoint."""
 
-    def __init__(self, store: Store, path: str, shard: Shard, told: Told) -> None:
+    def __init__(self, store: Readable, path: str, shard: Shard, told: Told) -> None:
         self._store = store
         self._path = path
         self._shard = shard
         self._told = told
 
+    @property
+    def url(self) -> str:
+        """Of the store."""
+        return self._store.url
+
+    def through(self, store: Readable) -> "ShardReader":
+        """The same file, read from there."""
+        return ShardReader(store, self._path, self._shard, lambda _: None)
+
     def begin(self, leaves: Iterable[tuple[Leaf, memoryview]]) -> tuple[list[Place], int]:
         """Where the file has the bytes of these tensors, in its order; and where the chunks start that are still to be read:
         those with the header are, and so is what they hold of the tensors."""
-        self._check_size()
+        self.check_size()
         head = self._head()
         places = self._places(head, leaves)
         for place in places:
@@ -70,14 +80,15 @@ class ShardReader:
                 held = memoryview(bytearray(segment.stop - segment.start))
                 views.append(held)
                 aside.append((segment, held))
-        damages = self._fill(start, views)
+        damages = self.fill(start, views)
         for segment, held in aside:
             for place in segment.places:
                 at = place.start - segment.start
                 place.view[:] = held[at : at + len(place.view)]
         return damages
 
-    def _check_size(self) -> None:
+    def check_size(self) -> None:
+        """StateError when the file is not of the size that it was saved with."""
         found = self._store.size_bytes(self._path)
         if found is None:
             raise StateError(f"{self._where} is missing")
@@ -93,7 +104,7 @@ class ShardReader:
         wanted = 1
         while len(head) < wanted:
             more = bytearray(min(-(-wanted // CHUNK_BYTES) * CHUNK_BYTES, size) - len(head))
-            damages = self._fill(len(head), [memoryview(more)])
+            damages = self.fill(len(head), [memoryview(more)])
             if damages:
                 raise StateError(damages[0])
             head += more
@@ -123,7 +134,7 @@ class ShardReader:
                 found.append(Place(start=body + start, view=view))
         return sorted(found, key=lambda place: place.start)
 
-    def _fill(self, start: int, views: Sequence[memoryview]) -> list[str]:
+    def fill(self, start: int, views: Sequence[memoryview]) -> list[str]:
         """From the file, from there on; and what is wrong with its chunks."""
         at = start
         for view in views:

@@ -11,6 +11,17 @@ from typing import Protocol
 from regrow.core.errors import StateError
 
 
+class Readable(Protocol):
+    """What is needed of a store to read files in it."""
+
+    @property
+    def url(self) -> str: ...
+
+    def read_into(self, path: str, start: int, view: memoryview) -> None: ...
+
+    def size_bytes(self, path: str) -> int | None: ...
+
+
 class Store(Protocol):
     """InfraError, with the URL, the cause and what to do, when the store refuses or cannot be reached."""
 

@@ -33,6 +33,14 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The part of it in `save`, because the saves before were not durable yet."""
     persisted_s: float = 0.0
     """From the call of `save` until the newest one was durable."""
+    restored_from: str = ""
+    """What served the newest restore: the URL, or whose memory."""
+    read_bytes: int = 0
+    """So much of it did this process read there."""
+    passed_bytes: int = 0
+    """So much came from other ranks, which had read it."""
+    restore_s: float = 0.0
+    """So long it took, to where the objects held it."""
     failures: tuple[str, ...] = ()
 
 
@@ -63,9 +71,16 @@ class Account:
             self._report = msgspec.structs.replace(self._report, durable_step=step, persisted_s=seconds)
             self._add(durable=1)
 
-    def restored(self, step: int) -> None:
+    def restored(self, step: int, where: str, read_bytes: int, passed_bytes: int, seconds: float) -> None:
         with self._changed:
-            self._report = msgspec.structs.replace(self._report, durable_step=step)
+            self._report = msgspec.structs.replace(
+                self._report,
+                durable_step=step,
+                restored_from=where,
+                read_bytes=read_bytes,
+                passed_bytes=passed_bytes,
+                restore_s=seconds,
+            )
 
     def given_up(self, why: Exception) -> None:
         with self._changed:

@@ -15,6 +15,7 @@ durable (`keeper`). What goes wrong is a warning in the next call or optimizer s
 import atexit
 import os
 import sys
+import time
 import weakref
 from pathlib import Path
 from tempfile import gettempdir
@@ -106,23 +107,32 @@ class Checkpointer:
     def restore(self, **objects: object) -> int | None:
         """Load the newest checkpoint that is whole into these objects, in place; its step, or None when there is none.
 
+        What this process saved last comes from its memory while that holds it, and anything else from the store. All ranks
+        call this; each reads a part and passes it on. `report()` tells what served it.
+
         ConfigError, and nothing overwritten, when the checkpoint is of other objects or another model; StateError when there
-        are checkpoints and all are damaged."""
+        are checkpoints and all are damaged; PeerError, in every rank, when one goes away meanwhile."""
         tracked = self._named(objects)
         self._settle()
+        near = None
         if self._saving is not None:
             self._saving.copied()
+            near = self._saving.recollection()
         archive = Archive(self._store)
+        begun_s = time.monotonic()
         try:
-            pointer = restore(archive, tracked, Ranks(), self._account.noticed)
+            with Ranks() as ranks:
+                found = restore(archive, tracked, ranks, near, self._account.noticed)
         finally:
             self._account.tell()
+        pointer = None if found is None else found.pointer
         self._newest = -1 if pointer is None else pointer.step
         if self._is_writing():
             self._writer().take_term(archive.newest_term() + 1)
             self._writer().prepare(tracked)
-        if pointer is not None:
-            self._account.restored(pointer.step)
+        if found is not None:
+            seconds = time.monotonic() - begun_s
+            self._account.restored(found.pointer.step, found.where, found.read_bytes, found.passed_bytes, seconds)
         return None if pointer is None else pointer.step
 
     def copied(self) -> None:

@@ -1,22 +1,28 @@
 """The restoring half of a Checkpointer: the newest checkpoint that is whole, straight into the live tensors.
 
-A checkpoint of other objects or of another model is refused before a byte is overwritten. A damaged one is told, and the one
-before it is taken: by all ranks, also where only one of them found the damage.
+It comes from the nearest place: the memory of a process that saved it, else the store. Several ranks read it once among
+them (`passing`). A checkpoint of other objects or of another model is refused before a byte is overwritten. A damaged one is
+told, and the one before it is taken: by all ranks, also where only one of them found the damage.
 """
 
 import enum
+import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+import msgspec
 import torch
 
 from regrow.core.checkpoint import Manifest, Pointer
-from regrow.core.errors import ConfigError, StateError
+from regrow.core.errors import ConfigError, PeerError, StateError
 from regrow.core.skeleton import Json, tensors
+from regrow.shell.faultpoint import faultpoint
 from regrow.state.archive import Archive
 from regrow.state.memory import bytes_of
 from regrow.state.tracked import Tracked
+from regrow.worker.passing import read_together
 from regrow.worker.ranks import Ranks
+from regrow.worker.recollection import Recollection
 
 _NOTHING = -1
 _LOST = -2
@@ -37,8 +43,20 @@ class _Fate(enum.IntEnum):
     REFUSED = 2
 
 
-def restore(archive: Archive, tracked: Tracked, ranks: Ranks, warn: Callable[[str], None]) -> Pointer | None:
-    """What was restored; None when there is no checkpoint."""
+class Restored(msgspec.Struct, frozen=True, kw_only=True):
+    pointer: Pointer
+    where: str
+    """The place that served it."""
+    read_bytes: int
+    """By this process, from the place that served it."""
+    passed_bytes: int
+    """Of the same, what came from other ranks."""
+
+
+def restore(
+    archive: Archive, tracked: Tracked, ranks: Ranks, near: Recollection | None, warn: Callable[[str], None]
+) -> Restored | None:
+    """What was restored; None when there is no checkpoint. `near`: what this process has in memory of one of them."""
     pointers, damages = _together(ranks, archive.pointers)
     for damage in damages:
         warn(damage)
@@ -47,7 +65,7 @@ def restore(archive: Archive, tracked: Tracked, ranks: Ranks, warn: Callable[[st
     candidates = iter(by_number)
     while (number := ranks.agreed(next(candidates, end))) >= 0:
         try:
-            return _restored(archive, by_number.get(number), number, tracked, ranks)
+            return _Try(archive, tracked, ranks, near, warn).restored(by_number.get(number), number)
         except _Damaged as damage:
             warn(f"{damage}; taking the checkpoint before it")
     if number == _NOTHING:
@@ -58,27 +76,78 @@ def restore(archive: Archive, tracked: Tracked, ranks: Ranks, warn: Callable[[st
     )
 
 
-def _restored(archive: Archive, pointer: Pointer | None, number: int, tracked: Tracked, ranks: Ranks) -> Pointer:
-    """By every rank, or _Damaged in every rank."""
+class _Try:
+    """To restore one checkpoint: by every rank, or _Damaged in every rank."""
 
-    def learn() -> tuple[Pointer, Manifest]:
+    def __init__(
+        self, archive: Archive, tracked: Tracked, ranks: Ranks, near: Recollection | None, warn: Callable[[str], None]
+    ) -> None:
+        self._archive = archive
+        self._tracked = tracked
+        self._ranks = ranks
+        self._near = near
+        self._warn = warn
+
+    def restored(self, pointer: Pointer | None, number: int) -> Restored:
+        known, manifest = _together(self._ranks, lambda: self._learned(pointer, number), damage=StateError)
+        near = self._near if self._near is not None and self._near.is_of(known) else None
+        holder = self._ranks.first(near is not None)
+        if holder is not None:
+            try:
+                return self._from(known, manifest, near, (holder,))
+            except _Damaged as damage:
+                self._warn(f"{damage}; reading it from {self._archive.store.url}")
+        return self._from(known, manifest, None, tuple(range(self._ranks.count)))
+
+    def _learned(self, pointer: Pointer | None, number: int) -> tuple[Pointer, Manifest]:
+        url = self._archive.store.url
         if pointer is None:
-            raise StateError(f"{archive.store.url} has no whole pointer {number} for this rank, and has it for rank 0")
-        manifest = archive.manifest(pointer)
-        if (words := difference(manifest.skeleton, tracked)) is not None:
-            raise ConfigError(f"{archive.store.url}/{pointer.folder} is of something else: {words}")
+            raise StateError(f"{url} has no whole pointer {number} for this rank, and has it for rank 0")
+        manifest = self._archive.manifest(pointer)
+        if (words := difference(manifest.skeleton, self._tracked)) is not None:
+            raise ConfigError(f"{url}/{pointer.folder} is of something else: {words}")
         return pointer, manifest
 
-    known, manifest = _together(ranks, learn, damage=StateError)
+    def _from(self, pointer: Pointer, manifest: Manifest, near: Recollection | None, reading: tuple[int, ...]) -> Restored:
+        """These ranks read it, from memory where they are not all."""
+        tally = _Tally()
 
-    def read() -> list[torch.Tensor]:
-        places = tracked.places(manifest.skeleton)
-        archive.read(known, manifest, [bytes_of(place) for place in places])
-        return places
+        def read() -> list[torch.Tensor]:
+            places = self._tracked.places(manifest.skeleton)
+            views = [bytes_of(place) for place in places]
+            if self._ranks.count == 1:
+                self._archive.read(pointer, manifest, views, tally.add, near)
+            else:
+                faultpoint("restore-read", step=pointer.step)
+                readers = self._archive.readers(pointer, manifest, tally.add, near)
+                read_together(manifest, readers, views, self._ranks, reading)
+            return places
 
-    places = _together(ranks, read, damage=StateError)
-    _together(ranks, lambda: tracked.restore(manifest.skeleton, places, manifest.root, keeps=True))
-    return known
+        places = _together(self._ranks, read, damage=StateError)
+        _together(self._ranks, lambda: self._tracked.restore(manifest.skeleton, places, manifest.root, keeps=True))
+        is_near = len(reading) < self._ranks.count or near is not None
+        return Restored(
+            pointer=pointer,
+            where=_memory(reading[0], self._ranks) if is_near else self._archive.store.url,
+            read_bytes=tally.size_bytes,
+            passed_bytes=sum(shard.size_bytes for shard in manifest.shards) - tally.size_bytes,
+        )
+
+
+def _memory(holder: int, ranks: Ranks) -> str:
+    return Recollection.url if holder == ranks.rank else f"the memory of rank {holder}"
+
+
+class _Tally:
+    """Bytes that were read, by whichever thread."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, size_bytes: int) -> None:
+        with self._lock:
+            self.size_bytes += size_bytes
 
 
 class _Damaged(Exception):
@@ -92,6 +161,8 @@ def _together(
     error: Exception | None = None
     try:
         result = work()
+    except PeerError:
+        raise  # nobody can be told any more
     except Exception as caught:  # raised again below, when the others know
         error = caught
     fate = _Fate.DONE if error is None else _Fate.DAMAGED if isinstance(error, damage) else _Fate.REFUSED

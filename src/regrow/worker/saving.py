@@ -20,6 +20,7 @@ from regrow.worker.account import Account
 from regrow.worker.arena import Arenas
 from regrow.worker.drafting import Drafting, is_young, optimizers
 from regrow.worker.hold import Hold, Outcome, copy_of
+from regrow.worker.recollection import Recollection
 
 GENERATIONS = 2
 _PATIENCE_S = 2.0
@@ -43,6 +44,8 @@ class Saving:
         self._prepared: Tracked | None = None
         self._prepared_bytes = 0
         self._preparation: threading.Thread | None = None
+        self._newest: Recollection | None = None
+        """The newest save that is durable, as long as its arena holds it."""
 
     def begin(self, step: int, tracked: Tracked) -> None:
         """Returns as soon as training may go on."""
@@ -52,10 +55,14 @@ class Saving:
         self._awaited, self._prepared_bytes = None, max(self._prepared_bytes, plan.arena_bytes)
         crowded_s = self._wait_for_room(step)
         arena = self._arenas.take(plan.arena_bytes)
+        if self._newest is not None and self._newest.lies_in(arena):
+            self._newest = None
         copying = Copying(plan)
         self._account.begun()
 
         def over(outcome: Pointer | Exception) -> None:
+            if isinstance(outcome, Pointer):
+                self._newest = Recollection(outcome, plan, arena)
             self._arenas.give_back(arena)
             if isinstance(outcome, Pointer):
                 self._account.durable(step, time.monotonic() - begun_s)
@@ -98,6 +105,12 @@ class Saving:
     def copied(self) -> None:
         """Wait until nothing is being copied."""
         self._account.waited(held_s=self._hold.wait())
+
+    def recollection(self) -> Recollection | None:
+        """What is still in memory of the newest save, once no save is open."""
+        if self._preparation is not None:
+            self._preparation.join()
+        return self._newest
 
     def take_term(self, term: int) -> None:
         self._keeper.take_term(term)
