@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from regrow.cli.keeping import Keeping, keeping_options
+from regrow.core.errors import ConfigError
 from regrow.core.retention import Retention
 from regrow.shell.vaulting import Place
 
@@ -66,3 +67,13 @@ def test_a_job_begins_from_the_newest_state_or_from_a_step(tmp_path: Path) -> No
 def test_sizes_and_patience(tmp_path: Path) -> None:
     found = told("--checkpoint", tmp_path, "--shard-mb", 10, "--checkpoint-patience", 2.5)
     assert (found.shard_bytes, found.patience_s) == (10_000_000, 2.5)
+
+
+def test_a_pace_holds_for_each_place_and_patience_must_be_longer_than_a_block(tmp_path: Path) -> None:
+    places = ("--checkpoint", tmp_path / "a", "--checkpoint", tmp_path / "b")
+    assert [place.bytes_per_s for place in told(*places).places] == [0, 0]
+    assert [place.bytes_per_s for place in told(*places, "--checkpoint-mb-per-s", 50).places] == [50_000_000] * 2
+    with pytest.raises(
+        ConfigError, match=r"at 1 MB a second a block of 8\.4 MB takes 8\.4 s, .* have a patience of 16\.8 s"
+    ):
+        told(*places, "--checkpoint-mb-per-s", 1, "--checkpoint-patience", 5)

@@ -15,7 +15,7 @@ from saving import digest
 
 from regrow.core.checkpoint import Manifest
 from regrow.core.errors import RegrowError
-from regrow.core.portions import portions
+from regrow.core.stretches import stretches
 from regrow.state.archive import Archive
 from regrow.state.stores import open_store
 from regrow.worker.account import Report
@@ -63,7 +63,7 @@ def _restores(
 
 
 def model(seed: int) -> torch.nn.Module:
-    """Its bias is one portion of a file, and its weight three of another."""
+    """Its bias is one stretch of a file, and its weight three of another."""
     torch.manual_seed(seed)
     return torch.nn.Linear(1000, 10_000)
 
@@ -111,10 +111,10 @@ def test_damage_that_one_rank_sees_takes_all_to_the_checkpoint_before(
     saved: dict[int, str], tmp_path: Path, world: int
 ) -> None:
     folder, manifest = manifests(tmp_path / "run")[0]
-    portion = portions(manifest)[1]
-    harmed = folder / manifest.shards[portion.shard].file
+    stretch = stretches(manifest)[1]
+    harmed = folder / manifest.shards[stretch.shard].file
     data = bytearray(harmed.read_bytes())
-    data[portion.start + portion.size_bytes // 2] ^= 1
+    data[stretch.start + stretch.size_bytes // 2] ^= 1
     harmed.write_bytes(data)
     with restoring(tmp_path / "run", world) as ranks:
         said = heard(ranks)

@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from regrow.core.errors import ConfigError, StateError
+from regrow.shell.pacing import Pacer
 from regrow.state.store import Store
 from regrow.state.stores import open_store
 
+BLOCK_BYTES = 8 << 20
 BIG = 40 << 20
 """Several blocks of a folder, several parts of an upload."""
 
@@ -26,6 +28,18 @@ def arena(size_bytes: int) -> memoryview:
         piece = view[start : start + (1 << 20)]
         piece[:] = (start.to_bytes(8, "little") * (1 << 17))[: len(piece)]
     return view
+
+
+def test_what_is_put_is_let_through_block_by_block(url: str) -> None:
+    sizes: list[int] = []
+    store = open_store(url, Pacer(10**15, sizes.append))
+    memory = arena(BIG)
+    store.put("a/file", [memory[:4096], memory[4096:]])
+    assert sum(sizes) == BIG
+    assert url.startswith("memory:") or max(sizes) <= BLOCK_BYTES
+    got = memoryview(bytearray(BIG))
+    store.read_into("a/file", 0, got)
+    assert got == memory
 
 
 @pytest.mark.parametrize(

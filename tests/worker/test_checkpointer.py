@@ -445,6 +445,16 @@ def test_a_save_that_does_not_become_durable_is_given_up_loudly(make: Callable[.
     assert checkpointer.report().durable_step == 5
 
 
+def test_a_save_whose_pace_is_bounded_is_not_taken_for_one_that_stands_still(make: Callable[..., Checkpointer]) -> None:
+    model = torch.nn.Linear(1000, 8_000)  # one file of four blocks, which take longer than patience lasts
+    checkpointer = make(mb_per_s=4, patience_s=6.0)
+    checkpointer.save(1, model=model)
+    checkpointer.wait()
+    assert checkpointer.report().failures == ()
+    with pytest.raises(ConfigError, match="mb_per_s=1 with patience_s=5: at 1 MB a second a block"):
+        make(mb_per_s=1, patience_s=5.0)
+
+
 def test_a_save_during_which_something_changed_is_void_and_the_next_is_not(make: Callable[..., Checkpointer]) -> None:
     setup, checkpointer = Setup(), make()
     setup.step(1)

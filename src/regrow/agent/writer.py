@@ -26,6 +26,7 @@ from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.pacing import Pacer
 from regrow.shell.parentage import die_with_parent
 from regrow.shell.writing import (
     Copied,
@@ -113,7 +114,9 @@ class Writer:
 
     def _attempt(self, draft: Draft, inflow: "_Inflow") -> None:
         begun_s = time.monotonic()
-        archive = Archive(_Watched(open_store(self._setting.url), self._tell))
+        watch = _Watch(self._tell)
+        store = open_store(self._setting.url, Pacer(self._setting.bytes_per_s, watch.passed))
+        archive = Archive(_Watched(store, watch))
         if not (self._setting.has_term or self._term):
             self._term = archive.newest_term() + 1
             self._tell(Term(term=self._term))
@@ -206,20 +209,41 @@ class _Mapping:
             os.close(fd)
 
 
+class _Watch:
+    """How far a save is: what has become durable; and where the pace is bounded, what was let through."""
+
+    def __init__(self, tell: Callable[[FromWriter], None]) -> None:
+        self._tell = tell
+        self._durable_bytes = 0
+        self._passed_bytes = 0
+        self._lock = threading.Lock()
+
+    def durable(self, size_bytes: int) -> None:
+        with self._lock:
+            self._durable_bytes += size_bytes
+            self._say()
+
+    def passed(self, size_bytes: int) -> None:
+        with self._lock:
+            self._passed_bytes += size_bytes
+            self._say()
+
+    def _say(self) -> None:
+        self._tell(Progress(size_bytes=max(self._durable_bytes, self._passed_bytes)))
+
+
 class _Watched:
     """A store that tells how much has become durable."""
 
-    def __init__(self, store: Store, tell: Callable[[FromWriter], None]) -> None:
+    def __init__(self, store: Store, watch: _Watch) -> None:
         self._store = store
-        self._tell = tell
-        self._durable_bytes = 0
+        self._watch = watch
         self.url = store.url
 
     def put(self, path: str, parts: Iterable[memoryview]) -> None:
         views = list(parts)
         self._store.put(path, views)
-        self._durable_bytes += sum(view.nbytes for view in views)
-        self._tell(Progress(size_bytes=self._durable_bytes))
+        self._watch.durable(sum(view.nbytes for view in views))
 
     def create(self, path: str, data: bytes) -> bool:
         return self._store.create(path, data)

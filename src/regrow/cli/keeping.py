@@ -13,6 +13,7 @@ import click
 import msgspec
 
 from regrow.core.errors import ConfigError
+from regrow.core.pace import refusal
 from regrow.core.retention import Retention
 from regrow.shell.vaulting import Place
 from regrow.state.stores import open_store
@@ -90,6 +91,14 @@ _OPTIONS = (
         help="A place gives a save up when nothing of it has become durable there for so long. Training goes on.",
     ),
     click.option(
+        "--checkpoint-mb-per-s",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="MB",
+        help="Each place is written to no faster than so many MB a second; 0: as fast as it goes.",
+    ),
+    click.option(
         "--resume",
         metavar="latest|STEP",
         help="Begin from the newest state at --checkpoint (from step 0 where there is none), or from that of STEP.",
@@ -125,6 +134,7 @@ def keep(
     keep_gb: float | None,
     shard_mb: int,
     checkpoint_patience: float,
+    checkpoint_mb_per_s: int,
     resume: str | None,
     new_mathematics: bool,
 ) -> Keeping:
@@ -132,10 +142,12 @@ def keep(
         last=keep_last, every=keep_every, total_bytes=None if keep_gb is None else max(1, int(keep_gb * _GB))
     )
     _check(urls, intervals, retention, resume, new_mathematics)
+    if (why := refusal(checkpoint_mb_per_s, checkpoint_patience)) is not None:
+        raise ConfigError(f"--checkpoint-mb-per-s with --checkpoint-patience: {why}")
     places: list[Place] = []
     for number, url in enumerate(urls):
         every = intervals[number if len(intervals) > 1 else 0] if intervals else _EVERY
-        place = Place(url=open_store(url).url, every=every, retention=retention)
+        place = Place(url=open_store(url).url, every=every, retention=retention, bytes_per_s=checkpoint_mb_per_s * _MB)
         if place.url in (other.url for other in places):
             raise ConfigError(f"--checkpoint {url} is given twice: one place takes each save once")
         places.append(place)

@@ -54,7 +54,7 @@ POINTS = {
     "save-pointer": "a save: about to create the pointer that makes it count",
     "save-done": "a save: complete, nobody knows yet",
     "restore-read": "about to read a checkpoint's tensors",
-    "restore-pass": "one more portion of a checkpoint has come to this rank, or has been passed on by it",
+    "restore-pass": "one more stretch of a checkpoint has come to this rank, or has been passed on by it",
     "deposit": "about to ask the vault for an arena",
     "depositing": "in the middle of copying its portion of a save",
     "deposited": "its portion is in the arena, the vault does not know yet",

@@ -25,6 +25,8 @@ class Place(_Message, frozen=True, kw_only=True):
     every: int
     """In steps."""
     retention: Retention
+    bytes_per_s: int = 0
+    """Its writer is no faster; 0: as fast as it goes."""
 
 
 class Setting(_Message, frozen=True, kw_only=True):

@@ -17,6 +17,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     retention: Retention
+    bytes_per_s: int = 0
+    """It writes no faster; 0: as fast as it goes."""
     has_term: bool = False
     """The training process knows its term already. Else the writer takes the next one, and says which."""
     faults: str = ""

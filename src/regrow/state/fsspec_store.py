@@ -14,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[impor
 
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.shell.faultpoint import faultpoint
+from regrow.shell.pacing import Pacer
 from regrow.state.store import names_in
 
 PATIENCE_S = 60.0
@@ -37,7 +38,7 @@ class Means(Protocol):
     def remove(self, place: str) -> None: ...
 
 
-def reach(url: str, patience_s: float = PATIENCE_S) -> "FsspecStore":
+def reach(url: str, patience_s: float = PATIENCE_S, pacer: Pacer | None = None) -> "FsspecStore":
     """Nothing is asked of the service yet. It may let each request wait for so long before InfraError is raised."""
     scheme, _, place = url.partition("://")
     place = place.strip("/")
@@ -48,11 +49,11 @@ def reach(url: str, patience_s: float = PATIENCE_S) -> "FsspecStore":
     means: Means
     match scheme.lower():
         case "memory":
-            means = InMemory()
+            means = InMemory(pacer)
         case "s3" | "s3a":
             if not place:
                 raise ConfigError(f"{url} names no bucket: write s3://BUCKET/FOLDER")
-            means = _s3(url, patience_s)
+            means = _s3(url, patience_s, pacer)
         case _:
             raise ConfigError(
                 f"{url}: of two that save at once only one may create a pointer, and regrow cannot be sure of that at "
@@ -61,12 +62,12 @@ def reach(url: str, patience_s: float = PATIENCE_S) -> "FsspecStore":
     return FsspecStore(f"{scheme}://{place}", place, means, patience_s)
 
 
-def _s3(url: str, patience_s: float) -> Means:
+def _s3(url: str, patience_s: float, pacer: Pacer | None) -> Means:
     try:
         from regrow.state.s3 import S3
     except ImportError as error:
         raise ConfigError(f"{url} needs the package {error.name}: pip install 'regrow[s3]'") from error
-    return S3(patience_s)
+    return S3(patience_s, pacer)
 
 
 class FsspecStore:
@@ -176,14 +177,17 @@ class InMemory:
     errors: tuple[type[Exception], ...] = (OSError,)
     _lock = threading.Lock()
 
-    def __init__(self) -> None:
+    def __init__(self, pacer: Pacer | None = None) -> None:
         self._fs = MemoryFileSystem(skip_instance_cache=True)
+        self._pacer = pacer or Pacer()
 
     def ask(self, method: str, *arguments: object, **options: object) -> Any:
         return getattr(self._fs, method)(*arguments, **options)
 
     def put(self, place: str, views: list[memoryview]) -> None:
-        self._write(place, b"".join(views))
+        data = b"".join(views)
+        self._pacer.wait(len(data))
+        self._write(place, data)
 
     def create(self, place: str, data: bytes) -> bool:
         with self._lock:

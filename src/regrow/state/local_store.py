@@ -21,6 +21,7 @@ from pathlib import Path
 
 from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
 from regrow.shell.faultpoint import faultpoint
+from regrow.shell.pacing import Pacer
 from regrow.state.store import names_in
 
 BLOCK_BYTES = 8 << 20
@@ -31,8 +32,9 @@ _TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{16}\.part$")
 
 
 class LocalStore:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pacer: Pacer | None = None) -> None:
         self._root = folder.resolve()
+        self._pacer = pacer or Pacer()
         self.url = str(self._root)
         self._ready: set[Path] = set()
         """Folders that are there for good, and in which nobody dead has left anything."""
@@ -40,7 +42,8 @@ class LocalStore:
     def put(self, path: str, parts: Iterable[memoryview]) -> None:
         place = self._place(path)
         views = [part.cast("B") for part in parts]
-        with self._told(path, sum(view.nbytes for view in views)), self._written(place, views) as temporary:
+        size_bytes = sum(view.nbytes for view in views)
+        with self._told(path, size_bytes), self._written(place, self._paced(views)) as temporary:
             faultpoint("save-block")
             os.replace(temporary, place)
             faultpoint("save-block")
@@ -123,7 +126,7 @@ class LocalStore:
     # Writing
 
     @contextlib.contextmanager
-    def _written(self, place: Path, views: list[memoryview]) -> Iterator[Path]:
+    def _written(self, place: Path, views: Iterable[memoryview]) -> Iterator[Path]:
         """A durable file of these bytes under a temporary name, which is gone afterwards."""
         temporary, fd = self._temporary(place)
         try:
@@ -134,6 +137,14 @@ class LocalStore:
             with contextlib.suppress(FileNotFoundError):  # renamed: this is how it should be
                 temporary.unlink()
             os.close(fd)  # and with it the lock, without which another writer takes this file for a dead one's
+
+    def _paced(self, views: Iterable[memoryview]) -> Iterator[memoryview]:
+        """The same bytes, a block at a time."""
+        for view in views:
+            for start in range(0, len(view), BLOCK_BYTES):
+                block = view[start : start + BLOCK_BYTES]
+                self._pacer.wait(len(block))
+                yield block
 
     def _temporary(self, place: Path) -> tuple[Path, int]:
         """A new file, locked."""

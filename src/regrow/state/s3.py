@@ -22,6 +22,7 @@ from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
 from regrow.core.errors import ConfigError
 from regrow.shell.faultpoint import faultpoint
+from regrow.shell.pacing import Pacer
 
 PART_BYTES = 8 << 20
 MOST_PARTS = 10_000
@@ -47,7 +48,8 @@ _PASSING_CODES = ("InternalError", "RequestTimeout", "ServiceUnavailable", "Slow
 class S3:
     errors: tuple[type[Exception], ...] = (OSError, BotoCoreError, ClientError, aiohttp.ClientError)
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, pacer: Pacer | None = None) -> None:
+        self._pacer = pacer or Pacer()
         self._patience_s = patience_s
         self._attempt_s = patience_s / 3  # what a lost packet swallowed is asked for again, and more than once
         self.fs = S3FileSystem(
@@ -81,6 +83,7 @@ class S3:
         if size_bytes > part_bytes:
             await self._upload(to, _pieces(views, part_bytes))
         else:
+            await self._paced(size_bytes)
             faultpoint("save-block")
             await self._ask("put_object", to, Body=b"".join(views))
 
@@ -91,6 +94,7 @@ class S3:
 
         async def send() -> None:
             for number, piece in numbered:
+                await self._paced(len(piece))
                 faultpoint("save-block")
                 answer = await self._ask("upload_part", to, UploadId=upload, PartNumber=number, Body=piece)
                 sent.append({"PartNumber": number, "ETag": answer["ETag"]})
@@ -106,6 +110,12 @@ class S3:
             with contextlib.suppress(*self.errors):
                 await self._ask("abort_multipart_upload", to, UploadId=upload)
             raise
+
+    async def _paced(self, size_bytes: int) -> None:
+        delay_s = self._pacer.delay_s(size_bytes)
+        if delay_s > 0:
+            await asyncio.sleep(delay_s)
+        self._pacer.passed(size_bytes)
 
     async def _create(self, to: "_Object", data: bytes) -> bool:
         faultpoint("save-block")

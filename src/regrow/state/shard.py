@@ -10,12 +10,12 @@ import msgspec
 
 from regrow.core.checkpoint import CHUNK_BYTES, Leaf, Shard
 from regrow.core.errors import StateError
-from regrow.core.portions import PORTION_BYTES
+from regrow.core.stretches import STRETCH_BYTES
 from regrow.state.fingerprint import piece_digests
 from regrow.state.safetensors import header_bytes, parse
 from regrow.state.store import Readable
 
-RUN_BYTES = PORTION_BYTES
+RUN_BYTES = STRETCH_BYTES
 """What is read and checked at a time."""
 _SMALL_BYTES = 1 << 20
 

@@ -22,6 +22,7 @@ from tempfile import gettempdir
 from types import TracebackType
 
 from regrow.core.errors import ConfigError
+from regrow.core.pace import refusal
 from regrow.core.retention import Retention
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
@@ -48,6 +49,7 @@ class Checkpointer:
         keep_gb: float | None = None,
         shard_mb: int = 256,
         patience_s: float = 120.0,
+        mb_per_s: int | None = None,
         writes: bool | None = None,
         _faults: str = "",
     ) -> None:
@@ -57,14 +59,23 @@ class Checkpointer:
             this, and of these the newest that fit in so many GB. The newest always stays; by default all do.
         shard_mb: the largest file, unless one tensor is larger.
         patience_s: a save is given up when nothing of it has become durable for so long.
+        mb_per_s: the store is written to no faster than so many MB a second; by default as fast as it goes.
         writes: whether this process saves. By default, rank 0 does where torch.distributed has several ranks; all restore.
         """
-        for name, value in (("every", every), ("keep_last", keep_last), ("keep_every", keep_every), ("shard_mb", shard_mb)):
+        for name, value in (
+            ("every", every),
+            ("keep_last", keep_last),
+            ("keep_every", keep_every),
+            ("shard_mb", shard_mb),
+            ("mb_per_s", mb_per_s),
+        ):
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1")
         for name, amount in (("keep_gb", keep_gb), ("patience_s", patience_s)):
             if amount is not None and not amount > 0:
                 raise ConfigError(f"{name}={amount} must be more than 0")
+        if (why := refusal(mb_per_s or 0, patience_s)) is not None:
+            raise ConfigError(f"mb_per_s={mb_per_s} with patience_s={patience_s:g}: {why}")
         if _faults:
             faultpoint.arm(_faults, Member("trainer", 0), Path(gettempdir()))
         self._store = open_store(os.fspath(url))
@@ -74,7 +85,9 @@ class Checkpointer:
         self._patience_s = patience_s
         total_bytes = None if keep_gb is None else int(keep_gb * 1e9)
         retention = Retention(last=keep_last, every=keep_every, total_bytes=total_bytes)
-        self._setting = Setting(url=self._store.url, retention=retention, faults=_faults)
+        self._setting = Setting(
+            url=self._store.url, retention=retention, bytes_per_s=(mb_per_s or 0) * 1_000_000, faults=_faults
+        )
         self._account = Account()
         self._saving: Saving | None = None
         self._tracked = Tracked()

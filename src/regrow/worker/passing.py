@@ -1,6 +1,6 @@
-"""Reading a checkpoint once for all ranks: each reads some of its portions, and passes them on to the others.
+"""Reading a checkpoint once for all ranks: each reads some of its stretches, and passes them on to the others.
 
-All ranks go through the portions in the same order. Whoever reads one says first whether it could; then the bytes go round,
+All ranks go through the stretches in the same order. Whoever reads one says first whether it could; then the bytes go round,
 and every rank holds them to their digests and puts them into place for itself. What is wrong at one rank alone waits until
 all are through: nobody may be left waiting for it.
 """
@@ -11,13 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from regrow.core.checkpoint import Leaf, Manifest
 from regrow.core.errors import StateError
-from regrow.core.portions import Portion, portions, reader_of
+from regrow.core.stretches import Stretch, stretches, reader_of
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.shard import Place, ShardReader
 from regrow.worker.ranks import Ranks
 
 _AHEAD = 4
-"""So many portions are read before their turn comes."""
+"""So many stretches are read before their turn comes."""
 
 
 def read_together(
@@ -27,16 +27,16 @@ def read_together(
     ranks: Ranks,
     reading: tuple[int, ...],
 ) -> None:
-    """Fill a view per leaf, by index, or raise: each rank for itself, and all at the same portion where one cannot be read.
+    """Fill a view per leaf, by index, or raise: each rank for itself, and all at the same stretch where one cannot be read.
     `readers` read this rank's files, shard by shard; `reading` are the ranks that read at all."""
-    plan = portions(manifest)
+    plan = stretches(manifest)
     held = [_Held(manifest, number, reader, views) for number, reader in enumerate(readers)]
-    mine = [portion for number, portion in enumerate(plan) if reader_of(number, reading) == ranks.rank]
+    mine = [stretch for number, stretch in enumerate(plan) if reader_of(number, reading) == ranks.rank]
     problem: Exception | None = None
     with _Ahead(readers, mine) as ahead:
-        for number, portion in enumerate(plan):
+        for number, stretch in enumerate(plan):
             reader, why = reader_of(number, reading), None
-            data = bytearray(portion.size_bytes)
+            data = bytearray(stretch.size_bytes)
             if reader == ranks.rank:
                 data, why = ahead.take()
             if not ranks.agreed(why is None, reader):
@@ -44,7 +44,7 @@ def read_together(
             ranks.passed(data, reader)
             faultpoint("restore-pass", step=manifest.step)
             try:
-                held[portion.shard].add(portion, data)
+                held[stretch.shard].add(stretch, data)
             except Exception as error:  # raised below, when the others have what they need of this rank
                 problem = problem or error
     if problem is not None:
@@ -52,12 +52,12 @@ def read_together(
 
 
 class _Ahead:
-    """Reads this rank's portions before they are asked for, in their order."""
+    """Reads this rank's stretches before they are asked for, in their order."""
 
-    def __init__(self, readers: Sequence[ShardReader], mine: Iterable[Portion]) -> None:
+    def __init__(self, readers: Sequence[ShardReader], mine: Iterable[Stretch]) -> None:
         self._readers = readers
         self._rest = deque(mine)
-        self._pool = ThreadPoolExecutor(_AHEAD, "regrow-portions")
+        self._pool = ThreadPoolExecutor(_AHEAD, "regrow-stretches")
         self._begun: deque[Future[bytearray]] = deque()
 
     def __enter__(self) -> "_Ahead":
@@ -68,7 +68,7 @@ class _Ahead:
         self._pool.shutdown(cancel_futures=True)
 
     def take(self) -> tuple[bytearray, Exception | None]:
-        """The next portion, or why it cannot be read."""
+        """The next stretch, or why it cannot be read."""
         begun = self._begun.popleft()
         self._go_on()
         error = begun.exception()
@@ -78,21 +78,21 @@ class _Ahead:
 
     def _go_on(self) -> None:
         while self._rest and len(self._begun) < _AHEAD:
-            portion = self._rest.popleft()
-            self._begun.append(self._pool.submit(_read, self._readers[portion.shard], portion))
+            stretch = self._rest.popleft()
+            self._begun.append(self._pool.submit(_read, self._readers[stretch.shard], stretch))
 
 
-def _read(reader: ShardReader, portion: Portion) -> bytearray:
-    if portion.start == 0:
+def _read(reader: ShardReader, stretch: Stretch) -> bytearray:
+    if stretch.start == 0:
         reader.check_size()
-    data = bytearray(portion.size_bytes)
-    for damage in reader.fill(portion.start, [memoryview(data)]):
+    data = bytearray(stretch.size_bytes)
+    for damage in reader.fill(stretch.start, [memoryview(data)]):
         raise StateError(damage)
     return data
 
 
 class _Held:
-    """One shard, as its portions come."""
+    """One shard, as its stretches come."""
 
     def __init__(self, manifest: Manifest, number: int, reader: ShardReader, views: Sequence[memoryview]) -> None:
         self._window = _Window(reader.url, manifest.shards[number].size_bytes)
@@ -102,20 +102,20 @@ class _Held:
         ]
         self._places: list[Place] | None = None
 
-    def add(self, portion: Portion, data: bytearray) -> None:
+    def add(self, stretch: Stretch, data: bytearray) -> None:
         """Into place, if it is whole."""
-        start = portion.start
+        start = stretch.start
         self._window.show(start, data)
         if start == 0:
             self._places, start = self._reader.begin(self._leaves)
         if self._places is None:
             return  # its header was none, which is told
-        for damage in self._reader.read(start, portion.stop, self._places):
+        for damage in self._reader.read(start, stretch.stop, self._places):
             raise StateError(damage)
 
 
 class _Window:
-    """A file as far as it is at hand: one portion of it."""
+    """A file as far as it is at hand: one stretch of it."""
 
     def __init__(self, url: str, size_bytes: int) -> None:
         self.url = url

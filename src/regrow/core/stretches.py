@@ -1,16 +1,16 @@
 """Which part of a checkpoint's files is read at a time, and by which rank where several restore the same one.
 
-A pure function of the manifest, so that all ranks go through the same portions in the same order without a word about it.
+A pure function of the manifest, so that all ranks go through the same stretches in the same order without a word about it.
 """
 
 import msgspec
 
 from regrow.core.checkpoint import CHUNK_BYTES, Manifest
 
-PORTION_BYTES = 4 * CHUNK_BYTES
+STRETCH_BYTES = 4 * CHUNK_BYTES
 
 
-class Portion(msgspec.Struct, frozen=True, kw_only=True):
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     """A run of whole chunks of one shard's file. A shard's first one holds all of the file's header."""
 
     shard: int
@@ -22,7 +22,7 @@ class Portion(msgspec.Struct, frozen=True, kw_only=True):
         return self.stop - self.start
 
 
-def portions(manifest: Manifest) -> tuple[Portion, ...]:
+def stretches(manifest: Manifest) -> tuple[Stretch, ...]:
     """All of all shards, each shard's in the order of its file."""
     bodies = [0] * len(manifest.shards)
     for leaf in manifest.leaves:
@@ -30,14 +30,14 @@ def portions(manifest: Manifest) -> tuple[Portion, ...]:
     found = []
     for number, (shard, body) in enumerate(zip(manifest.shards, bodies, strict=True)):
         head = -(-(shard.size_bytes - body) // CHUNK_BYTES) * CHUNK_BYTES
-        start, stop = 0, min(max(head, PORTION_BYTES), shard.size_bytes)
+        start, stop = 0, min(max(head, STRETCH_BYTES), shard.size_bytes)
         while start < shard.size_bytes:
-            found.append(Portion(shard=number, start=start, stop=stop))
-            start, stop = stop, min(stop + PORTION_BYTES, shard.size_bytes)
+            found.append(Stretch(shard=number, start=start, stop=stop))
+            start, stop = stop, min(stop + STRETCH_BYTES, shard.size_bytes)
     return tuple(found)
 
 
 def reader_of(number: int, readers: tuple[int, ...]) -> int:
-    """Of these ranks, the one that reads the portion of this number: they take turns, so that all read at the same time and
+    """Of these ranks, the one that reads the stretch of this number: they take turns, so that all read at the same time and
     each reads as much as any other."""
     return readers[number % len(readers)]
