@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.core.checkpoint import CHUNK_BYTES, Leaf, Manifest, Shard
-from regrow.core.stretches import STRETCH_BYTES, stretches, reader_of
+from regrow.core.stretches import STRETCH_BYTES, reader_of, stretches
 
 SIZES = st.lists(st.tuples(st.integers(1, 3 * STRETCH_BYTES), st.integers(0, 9 * STRETCH_BYTES)), max_size=5)
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from regrow.core.checkpoint import Leaf, Manifest
 from regrow.core.errors import StateError
-from regrow.core.stretches import Stretch, stretches, reader_of
+from regrow.core.stretches import Stretch, reader_of, stretches
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.shard import Place, ShardReader
 from regrow.worker.ranks import Ranks
