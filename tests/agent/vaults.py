@@ -38,7 +38,8 @@ from regrow.shell.vaulting import (
     Unknown,
     Waits,
 )
-from regrow.state.archive import Archive, root_of
+from regrow.state.archive import Archive
+from regrow.state.pieces import digests
 from regrow.state.stores import open_store
 from regrow.wire.handover import Handover
 
@@ -84,7 +85,7 @@ def bytes_of(step: int, size_bytes: int) -> bytes:
 
 def root_at(step: int) -> str:
     made = drafted(step)
-    return root_of(made, memoryview(bytes_of(step, made.arena_bytes)))
+    return digests(made, memoryview(bytes_of(step, made.arena_bytes))).root
 
 
 def steps_in(url: str | Path) -> list[int]:
@@ -302,7 +303,8 @@ class Worker:
         message = self.heard(Recalled)
         fd = self.line.take_fd()
         try:
-            assert root_of(message.draft, memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ))) == message.root == root
+            found = digests(message.draft, memoryview(mmap.mmap(fd, 0, prot=mmap.PROT_READ)))
+            assert found.root == message.root == root
             return os.pread(fd, message.draft.arena_bytes, 0)
         finally:
             os.close(fd)

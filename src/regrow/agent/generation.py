@@ -16,6 +16,7 @@ import xxhash
 
 from regrow.core.draft import ALIGNED_BYTES, Draft
 from regrow.core.errors import InfraError
+from regrow.state.pieces import Digests
 
 _DIGEST_BYTES = 16
 PLACES = 240
@@ -29,7 +30,7 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
 
     draft: Draft
     """With its term."""
-    root: str
+    digests: Digests
     inode: int
     """Of the arena that is meant: it may have been exchanged."""
     lasts: tuple[int, ...]
@@ -41,6 +42,10 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     def age(self) -> tuple[int, int]:
         """The higher, the newer."""
         return self.draft.term, self.draft.step
+
+    @property
+    def root(self) -> str:
+        return self.digests.root
 
 
 class Generation:

@@ -25,7 +25,7 @@ from regrow.core.saves import Urgency
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import Deposit, Kept, Lacking, Lent, Renewed, Said, ToAgent, ToWorker, Void, Waits
-from regrow.state.archive import root_of
+from regrow.state.pieces import Digests, digests
 
 _SOOTHED_S = 1.0
 _VOIDS = 16
@@ -240,24 +240,24 @@ class Keeping:
             return
         self._digesting.append(gathering.key)
         view = generation.view(draft.arena_bytes)
-        future = begun(lambda: root_of(draft, view), "regrow-digest")
+        future = begun(lambda: digests(draft, view), "regrow-digest")
         future.add_done_callback(lambda done: self._post(lambda: self._digested(gathering, generation, draft, done)))
 
-    def _digested(self, gathering: Gathering, generation: Generation, draft: Draft, done: "Future[str]") -> None:
+    def _digested(self, gathering: Gathering, generation: Generation, draft: Draft, done: "Future[Digests]") -> None:
         step, urgency = gathering.key[0], gathering.first.urgency
         self._digesting.remove(gathering.key)
-        root = done.result()
+        found = done.result()
         faultpoint("vault-whole", step=step)
         takers = [tier for tier in self.tiers if tier.takes(step, urgency)]
         for tier in takers:
             tier.last = step
         self._saved_term = self.term
         draft = msgspec.structs.replace(draft, step=step, term=self.term)
-        self.label(generation, draft, root, tuple(tier.number for tier in takers))
+        self.label(generation, draft, found, tuple(tier.number for tier in takers))
         faultpoint("vault-kept", step=step)
         seconds = time.monotonic() - gathering.begun_s
         self._lost = {lost: why for lost, why in self._lost.items() if lost > step}
-        self._journal.write(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
+        self._journal.write(StateKept(step=step, root=found.root, size_bytes=draft.size_bytes, seconds=seconds))
         self._voices.workers(Kept(step=step))
         for tier in takers:
             tier.persist(draft, generation)
@@ -272,9 +272,9 @@ class Keeping:
                 generation.mark_taken(tier.number)
                 tier.persist(label.draft, generation)
 
-    def label(self, generation: Generation, draft: Draft, root: str, takers: tuple[int, ...]) -> None:
+    def label(self, generation: Generation, draft: Draft, found: Digests, takers: tuple[int, ...]) -> None:
         lasts = tuple(tier.last for tier in self.tiers)
-        generation.write_label(Label(draft=draft, root=root, inode=generation.inode(), lasts=lasts, takers=takers))
+        generation.write_label(Label(draft=draft, digests=found, inode=generation.inode(), lasts=lasts, takers=takers))
 
     def _newest_label(self) -> Label | None:
         generation = newest(self.generations)
@@ -325,7 +325,7 @@ class Keeping:
         draft = msgspec.structs.replace(draft, term=self.term)
         for tier in self.tiers:
             tier.last = draft.step
-        self.label(generation, draft, found.root, tuple(sorted(generation.wanted)))
+        self.label(generation, draft, found.digests, tuple(sorted(generation.wanted)))
         generation.is_busy = False
         for other in self.generations:
             if other is not generation and not other.is_busy and not other.wanted:

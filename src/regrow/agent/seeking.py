@@ -20,7 +20,8 @@ from regrow.core.draft import Draft, draft_of
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.core.records import OriginPassedOver
 from regrow.shell.vaulting import Place, Seek
-from regrow.state.archive import Archive, root_of
+from regrow.state.archive import Archive
+from regrow.state.pieces import Digests, digests, harm
 from regrow.state.shard import Told
 from regrow.state.stores import open_store
 
@@ -32,11 +33,15 @@ class Found(msgspec.Struct, kw_only=True):
 
     generation: Generation
     draft: Draft
-    root: str
+    digests: Digests
     where: str
     seconds: float
     is_newest: bool
     """Nobody has saved anything that is newer, as far as this vault knows: saves may go on under its term."""
+
+    @property
+    def root(self) -> str:
+        return self.digests.root
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -133,11 +138,11 @@ class Seeking:
     def _from_memory(self, candidate: _Candidate, is_newest: bool = False) -> Found | None:
         generation, label = candidate.generation, candidate.label
         assert generation is not None and label is not None
-        found = root_of(label.draft, generation.view(label.draft.arena_bytes))
-        if found == label.root:
-            return self._found(generation, label.draft, label.root, MEMORY, is_newest)
+        why = harm(label.draft, label.digests, digests(label.draft, generation.view(label.draft.arena_bytes)))
+        if why is None:
+            return self._found(generation, label.draft, label.digests, MEMORY, is_newest)
         self._hands.spoil(generation)
-        self._pass_over(candidate.step, MEMORY, f"it has the root {found}, its label says {label.root}")
+        self._pass_over(candidate.step, MEMORY, why)
         return None
 
     def _listed(self) -> list[_Candidate]:
@@ -192,17 +197,17 @@ class Seeking:
 
         try:
             within(self._patience_s, place.url, read)
-            found = root_of(draft, arena)
-            if found != manifest.root:
-                raise StateError(f"step {draft.step} has the root {found}, its manifest says {manifest.root}")
+            found = digests(draft, arena)
+            if found.root != manifest.root:
+                raise StateError(f"step {draft.step} has the root {found.root}, its manifest says {manifest.root}")
         except BaseException as error:
             self._hands.drop(generation, isinstance(error, Abandoned))
             raise
         return self._found(generation, draft, found, place.url, False)
 
-    def _found(self, generation: Generation, draft: Draft, root: str, where: str, is_newest: bool) -> Found:
+    def _found(self, generation: Generation, draft: Draft, found: Digests, where: str, is_newest: bool) -> Found:
         seconds = time.monotonic() - self._begun_s
-        return Found(generation=generation, draft=draft, root=root, where=where, seconds=seconds, is_newest=is_newest)
+        return Found(generation=generation, draft=draft, digests=found, where=where, seconds=seconds, is_newest=is_newest)
 
     def _pass_over(self, step: int, where: str, why: str) -> None:
         self._passed.append(f"step {step} in {where} is passed over: {why}" if step >= 0 else why)

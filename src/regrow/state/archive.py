@@ -330,16 +330,6 @@ class Archive:
         )
 
 
-def root_of(draft: Draft, arena: memoryview) -> str:
-    """Of the state that lies in this arena."""
-    tensors = (
-        arena[start : start + draft.leaves[index].size_bytes]
-        for index in in_order(draft.skeleton)
-        for start in (draft.offsets[index],)
-    )
-    return root(draft.skeleton, piece_digests(tensors))
-
-
 class _File(msgspec.Struct, frozen=True, kw_only=True):
     """A shard on its way."""
 
