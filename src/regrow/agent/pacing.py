@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 
 from regrow.core.cadence import Cadence
-from regrow.core.records import Fact, IntervalChosen, SaveCosted
+from regrow.core.records import Fact, IntervalChosen, SaveCosted, StateKept
 from regrow.core.save_story import MEMORY
 from regrow.core.saves import Urgency, takes
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import Due, Place, Setting
 
+_NOTED_AGAIN = 50
+"""After so many saves fixed intervals are noted once more, for whoever reads the end of the journal."""
 _AGAIN_S = 1.0
 """A worker that came meanwhile, or lost its line, hears it too."""
 _RECENT_BYTES = 1 << 20
@@ -20,7 +22,9 @@ _RECENT_BYTES = 1 << 20
 
 
 class Pacing:
-    def __init__(self, setting: Setting, journal: Journal, tell: Callable[[Due], None], is_ready: Callable[[], bool]) -> None:
+    def __init__(
+        self, setting: Setting, journal: Journal, tell: Callable[[Due], None], is_ready: Callable[[], bool]
+    ) -> None:
         """`tell` all workers; `is_ready`: a save that is wished now would not have to wait for room."""
         self._setting = setting
         self._journal = journal
@@ -30,6 +34,7 @@ class Pacing:
         self._cadence = Cadence([MEMORY, *paced] if setting.paces_memory else paced, setting.cadence)
         self._told_s = 0.0
         self._has_begun = False
+        self._kept = 0
         self._costed = -1
         """The step of the newest save."""
         self._payers: set[str] = set()
@@ -54,9 +59,13 @@ class Pacing:
         self._journal.write(fact)
         self._cadence.hear(fact, time.monotonic())
         self._note_news()
+        if isinstance(fact, StateKept):
+            self._kept += 1
+            if self._kept % _NOTED_AGAIN == 0:
+                self._note_fixed()
 
     def gathers(self, step: int, members: Sequence[str]) -> None:
-        """These give the portions of a save, and will say what it cost them. Who has died since the last one says no more."""
+        """These give the portions of a save, and will say what it cost them. Who died after the last one says no more."""
         self._settle()
         self._costed, self._payers = step, set(members)
 

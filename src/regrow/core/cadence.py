@@ -6,8 +6,8 @@ A vault that is started again hears the journal of the one before it, and goes o
 Which loss counts for which tier. Of a loss that leaves one replica the peers are the answer: no tier is needed, and none is
 counted. When all are lost the host's memory answers. What takes the memory along (the run is killed, the host is gone) the
 places answer, and this job sees none of it: it is over. So what memory has answered speaks for the places: the host stayed.
-They are counted a loss where memory had nothing whole. An operator's word (`mtbf_s`) holds for all tiers: who knows how often
-a job is lost seldom knows how much of it goes with the host, and to save too often is the cheaper mistake.
+They are counted a loss where memory had nothing whole. An operator's word (`mtbf_s`) holds for all tiers: who knows how
+often a job is lost seldom knows how often the host goes with it, and to save too often is the cheaper mistake.
 
 One tier paces the others: the copy in memory, or the soonest place where memory is not on auto. What is saved for it the
 others take along, each its whole number of copies, since the copy is what training pays for.
@@ -17,8 +17,6 @@ import math
 import statistics
 from collections import deque
 from collections.abc import Sequence
-
-import msgspec
 
 from regrow.core.interval import CadenceConfig, Interval, Loss, Toil, chosen, expected, in_copies
 from regrow.core.records import Fact, OriginFound, SaveCosted, SaveDurable, SaveFailed, StateKept

@@ -1,8 +1,8 @@
 """How long a tier waits from one save to the next: a pure function of what a save costs and of how often its tier is needed.
 
 Between two saves work is at stake, and each save costs training something. Young and Daly say where the sum is least, if
-losses come at random with a mean time M between them and a save costs C: close to sqrt(2 C M), a little longer where C is not
-small against M. That is where it starts. Three things move it, the later ones above the earlier:
+losses come at random with a mean time M between them and a save costs C: close to sqrt(2 C M), a little longer where C is
+not small against M. That is where it starts. Three things move it, the later ones above the earlier:
 
 - the budget: saves are to cost at most this share of training, however much more would be saved by them;
 - the limit: nobody wants to lose more than so much, whatever the means say;

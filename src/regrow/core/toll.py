@@ -33,8 +33,8 @@ class Toll:
         self._step = step
 
     def updates(self, now_s: float, waited_s: float) -> tuple[int, float] | None:
-        """Its optimizer goes on, after it has waited so long. Of a step beside which there was a copy: which save, and what it
-        cost. Further optimizers of the same step say nothing new."""
+        """Its optimizer goes on, after it has waited so long. Of a step beside which there was a copy: which save, and what
+        it cost. Further optimizers of the same step say nothing new."""
         entered_s, step = self._entered_s, self._step
         self._entered_s = self._step = None
         if entered_s is None:

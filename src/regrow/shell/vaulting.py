@@ -2,8 +2,8 @@
 
 A worker's line begins with `Came`. It may tell what is `Foreseen`. For a save it says `Deposit`, copies its portion into the
 arena that it was `Lent`, and says `Deposited`; later the save is `Kept` or `Void`, and it tells what it `Paid` for it. Of a
-job's last save it may be asked for portions that are `Lacking`. When a tier on auto is `Due` it wishes a save. A founder asks
-to `Recall` the origin. Whatever is lost with a line is asked again on the next.
+job's last save it may be asked for portions that are `Lacking`. When a tier on auto is `Due` it wishes a save. A founder
+asks to `Recall` the origin. Whatever is lost with a line is asked again on the next.
 """
 
 import msgspec
