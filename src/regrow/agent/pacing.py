@@ -60,6 +60,7 @@ class Pacing:
         self._cadence.hear(fact, time.monotonic())
         self._note_news()
         if isinstance(fact, StateKept):
+            self._told_s = 0.0  # that is met: what is due next is another one
             self._kept += 1
             if self._kept % _NOTED_AGAIN == 0:
                 self._note_fixed()

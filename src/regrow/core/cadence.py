@@ -24,7 +24,7 @@ from regrow.core.save_story import MEMORY
 
 _SAMPLES = 7
 _REMEMBERED = 16
-_NEWS = 0.1
+_NEWS = 0.25
 """An interval that has moved by this share is told."""
 _TOLD_AGAIN = 50
 """So is every one after so many saves: whoever reads the end of a journal finds it there."""
@@ -125,7 +125,7 @@ class Cadence:
 
     def news(self, now_s: float) -> dict[str, Interval]:
         """Intervals that are no longer what was told of them. They count as told from here on."""
-        if self._begun_s is None:
+        if self._begun_s is None or not self._tiers:
             return {}
         is_due, intervals = self._untold >= _TOLD_AGAIN, self.intervals(now_s)
         found = {where: one for where, one in intervals.items() if is_due or _is_news(one, self._tiers[where].told)}
@@ -146,8 +146,8 @@ class Cadence:
 
     def _toil(self, where: str, tier: _Tier) -> Toil:
         kept_s, own_s = _typical(self._kept_s), _typical(tier.durable_s)
-        is_measured = bool(self._costs) and (where == MEMORY or bool(tier.durable_s))
-        return Toil(cost_s=_typical(self._costs), durable_s=max(kept_s, own_s), is_measured=is_measured)
+        is_known = bool(self._costs) and (where == MEMORY or bool(tier.durable_s))
+        return Toil(cost_s=_typical(self._costs), durable_s=max(kept_s, own_s), is_known=is_known)
 
     def _loss(self, tier: _Tier, now_s: float) -> Loss:
         seen_s = 0.0 if self._begun_s is None else max(0.0, now_s - self._begun_s)

@@ -48,8 +48,8 @@ class Toil(msgspec.Struct, frozen=True, kw_only=True):
     """What a save costs training, all members waiting for the slowest."""
     durable_s: float
     """From the moment at which the tier takes a state until it is safe there."""
-    is_measured: bool
-    """Else they are assumed: there was no save yet."""
+    is_known: bool
+    """Measured, or computed on paper. Else assumed: there was no save yet."""
 
 
 class Loss(msgspec.Struct, frozen=True, kw_only=True):
