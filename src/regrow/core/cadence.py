@@ -145,7 +145,7 @@ class Cadence:
         return max(-math.inf if last_s is None else last_s, -math.inf if begun_s is None else begun_s)
 
     def _toil(self, where: str, tier: _Tier) -> Toil:
-        kept_s, own_s = _typical(self._kept_s), _typical(tier.durable_s)
+        kept_s, own_s = _usual(self._kept_s), _usual(tier.durable_s)
         is_known = bool(self._costs) and (where == MEMORY or bool(tier.durable_s))
         return Toil(cost_s=_typical(self._costs), durable_s=max(kept_s, own_s), is_known=is_known)
 
@@ -162,6 +162,11 @@ def _pacer(intervals: dict[str, Interval]) -> str:
 def _typical(samples: Sequence[float]) -> float:
     """One that is out of line counts for nothing, but of two the lower one: the first save makes much for the first time."""
     return statistics.median_low(samples) if samples else 0.0
+
+
+def _usual(samples: Sequence[float]) -> float:
+    """So here, but of two the higher one: what a tier can do is not what it did once."""
+    return statistics.median_high(samples) if samples else 0.0
 
 
 def _is_news(now: Interval, told: Interval | None) -> bool:
