@@ -71,10 +71,8 @@ _OPTIONS = (
     ),
     click.option(
         "--overhead",
-        default=f"{_DEFAULT.cadence.overhead * 100:g}%",
-        show_default=True,
         metavar="SHARE",
-        help="Saves on auto are to cost training no more than this.",
+        help=f"Saves on auto are to cost training no more than this. Default: {_DEFAULT.cadence.overhead * 100:g}%.",
     ),
     click.option(
         "--mtbf",
@@ -138,7 +136,7 @@ def keep(
     urls: Sequence[str],
     intervals: Sequence[int],
     memory_every: int | None,
-    overhead: str,
+    overhead: str | None,
     mtbf: str | None,
     keep_last: int | None,
     keep_every: int | None,
@@ -159,13 +157,20 @@ def keep(
         if place.url in (other.url for other in places):
             raise ConfigError(f"--checkpoint {url} is given twice: one place takes each save once")
         places.append(place)
-    is_paced = any(not place.every for place in places)
+    paces_memory = memory_every == 0 or (memory_every is None and any(not place.every for place in places))
+    if not paces_memory and all(place.every for place in places):
+        for flag, given in (("--overhead", overhead), ("--mtbf", mtbf)):
+            if given is not None:
+                raise ConfigError(
+                    f"{flag} where no save is on auto: leave it out, or give --checkpoint-every auto or --memory-every auto"
+                )
     return Keeping(
         places=tuple(places),
         memory_every=memory_every or 0,
-        paces_memory=memory_every == 0 or (memory_every is None and is_paced),
+        paces_memory=paces_memory,
         cadence=CadenceConfig(
-            overhead=share("--overhead", overhead), mtbf_s=None if mtbf is None else seconds("--mtbf", mtbf)
+            overhead=_DEFAULT.cadence.overhead if overhead is None else share("--overhead", overhead),
+            mtbf_s=None if mtbf is None else seconds("--mtbf", mtbf),
         ),
         shard_bytes=shard_mb * _MB,
         patience_s=checkpoint_patience,
