@@ -89,7 +89,7 @@ def test_a_slow_place_has_a_longer_interval_of_whole_copies_and_wishes_none_of_i
     assert (intervals[NEAR].copies, intervals[NEAR].seconds, intervals[NEAR].bound) == (1, copy_s, "optimum")
     assert (intervals[FAR].copies, intervals[FAR].bound) == (4, "tier") and intervals[FAR].seconds >= 200
     assert cadence.next_s(200.0) == 100 + copy_s
-    taken = [n for n in range(1, 9) if takes(cadence, FAR, 100 + n * copy_s * 1.01)]
+    taken = [n for n in range(1, 9) if takes(cadence, FAR, 100 + n * copy_s * 0.99)]
     assert taken == [4, 8]
 
 
