@@ -13,7 +13,16 @@ from runs import Run, alone, prove, wait_for
 
 from regrow.cli.run_dir import RunDir
 from regrow.cli.why import gather
-from regrow.core.records import Committed, Departed, JobEnded, LaneComputed, RosterMade, SaveDurable, WorkerExited, WorkerStarted
+from regrow.core.records import (
+    Committed,
+    Departed,
+    JobEnded,
+    LaneComputed,
+    RosterMade,
+    SaveDurable,
+    WorkerExited,
+    WorkerStarted,
+)
 
 pytestmark = pytest.mark.process
 
