@@ -153,7 +153,8 @@ def _is_first(latch: Path) -> bool:
 def _strike(fault: Fault) -> None:
     if fault.action.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, fault.action))
-        threading.Event().wait(60)  # a fatal signal to a process with several threads may land a moment later
+        # To a process with several threads it may land a moment later. One that was stopped goes on here once continued.
+        threading.Event().wait(1.0 if fault.action == "SIGSTOP" else 60.0)
     elif fault.action == "raise":
         raise FaultInjected(f"fault injected at {fault.point}")
     elif fault.action == "exit":
