@@ -326,7 +326,9 @@ def test_memory_that_was_used_again_serves_nothing(make: Callable[..., Checkpoin
     with pytest.warns(RuntimeWarning, match="is given up"):
         assert checkpointer.restore(**setup.objects()) == 1
     assert setup.digest() == expected
-    assert checkpointer.report().restored_from == str(tmp_path / "run")
+    report = checkpointer.report()
+    assert report.restored_from == str(tmp_path / "run")
+    assert not [failure for failure in report.failures if "memory" in failure], "nobody looked there"
 
 
 def test_a_newer_checkpoint_of_somebody_else_is_taken_rather_than_memory(
@@ -342,6 +344,7 @@ def test_a_newer_checkpoint_of_somebody_else_is_taken_rather_than_memory(
     expected = setup.digest()
     assert old.restore(**setup.objects()) == 2
     assert setup.digest() == expected and old.report().restored_from == str(tmp_path / "run")
+    assert old.report().failures == ()
 
 
 # The writer
