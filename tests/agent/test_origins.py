@@ -1,6 +1,8 @@
 """Origins that a real vault finds: in memory, at places, and after it was killed."""
 
+import os
 import random
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -293,6 +295,21 @@ def test_what_was_durable_is_not_saved_again_by_the_next_vault(make: Callable[..
     check(host, host.seek(), 3, MEMORY)
     assert host.finish() == []
     assert [fact.step for fact in host.facts(SaveDurable, SaveFailed)] == [1, 2, 3]
+
+
+def test_what_a_search_finds_that_nobody_waits_for_does_not_end_the_vault(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"))
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    writer = stopped_writer(host)
+    save(2, worker)
+    host.order("search")
+    host.order("finish")
+    wait_for(lambda: host.facts(OriginFound), "what was searched for")
+    os.kill(writer, signal.SIGCONT)
+    assert host.event("finished") == []
+    assert steps_in(tmp_path / "near") == [2, 1]
 
 
 def test_what_is_overwritten_is_believed_by_nobody(make: Callable[..., Host]) -> None:

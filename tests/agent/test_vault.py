@@ -384,3 +384,5 @@ def test_a_place_that_cannot_be_used_is_told_before_training_begins(
     host = make(Place(url=url, every=1, retention=Retention()))
     host.order("open")
     assert url in host.event("unusable")
+    assert host.finish() == []  # nothing was taken, and nothing is waited for
+    host.ended()

@@ -267,6 +267,49 @@ def test_a_used_place_is_not_begun_anew(start: Start, place: Path) -> None:
     assert not run.folder.exists(), "nothing ran: the same command must work with another place"
 
 
+def test_a_file_in_the_way_of_a_place_ends_the_job_before_it_begins(start: Start, place: Path) -> None:
+    place.write_text("")
+    refused(start("--replicas", "2", "--checkpoint", str(place / "below")), "a part of its path is a file")
+
+
+def test_a_place_that_may_not_be_written_ends_the_job_before_it_begins(start: Start, place: Path) -> None:
+    place.mkdir(mode=0o500)
+    # Root may do anything, unless it is told that it may not.
+    before = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    run = start("--replicas", "2", "--checkpoint", str(place), before=before)
+    refused(run, f"give it the right to {place}")
+
+
+def test_a_bucket_that_is_not_there_ends_the_job_before_it_begins(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs", reason="pip install 'regrow[s3]'")
+    with s3_service.bucketless() as port:
+        for name, value in s3_service.environment(port).items():
+            monkeypatch.setenv(name, value)
+        run = start("--replicas", "2", "--checkpoint", "s3://nobody-made-this/run")
+        refused(run, "bucket nobody-made-this does not exist: create it, or correct the URL")
+
+
+def refused(run: Run, words: str) -> None:
+    """The job never began; why is told, and the same command works once that is mended."""
+    assert run.wait() in (2, 4), run.output
+    assert "checkpoints cannot be saved to" in run.output and words in run.output
+    assert not run.folder.exists()
+    run.wait_nothing_left({})
+
+
+def test_a_job_that_is_stopped_before_its_places_have_answered_ends_at_once(start: Start, place: Path) -> None:
+    run = start("--replicas", "2", "--checkpoint", str(place), "--fault", "vault:vault-open:SIGSTOP")
+    wait_for(lambda: is_stopped(vault_pid(run)) if run.facts(VaultStarted) else False, "a vault that stands still")
+    run.interrupt()
+    assert run.wait() == 130, run.output
+    assert not run.folder.exists()
+    run.wait_nothing_left({})
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def test_a_full_place_costs_no_training_and_is_told(tmp_path: Path, start: Start, place: Path, reference: str) -> None:
     other = tmp_path / "small"
     other.mkdir()

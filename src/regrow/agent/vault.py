@@ -279,7 +279,7 @@ class Vault:
             setting = self._setting
             seeking = Seeking(seek, self._keeping.term, whole, setting.places, setting.patience_s, hands)
             begun(seeking.run, "regrow-seek").add_done_callback(
-                lambda done: self._post(lambda: self._sought(whole, done.result()))
+                lambda done: self._post(lambda: self._sought(seek.number, whole, done.result()))
             )
 
     def _passed(self, fact: OriginPassedOver) -> None:
@@ -287,11 +287,11 @@ class Vault:
         which = f"the state of step {fact.step}" if fact.step >= 0 else "something"
         self._tell(Said(text=f"{which} in {fact.where} is harmed and passed over: {fact.why}"))
 
-    def _sought(self, held: list[Generation], report: Report) -> None:
+    def _sought(self, number: int, held: list[Generation], report: Report) -> None:
         self._keeping.release(held)
         found = report.found
         if found is None:
-            self._tell(Sought(origin=None, mathematics={}, why=report.why))
+            self._tell(Sought(number=number, origin=None, mathematics={}, why=report.why))
             return
         draft = self._keeping.begin_from(found, report.newest_term)
         self._journal.write(
@@ -300,7 +300,7 @@ class Vault:
             )
         )
         origin = Origin(step=draft.step, root=found.root, where=found.where)
-        self._tell(Sought(origin=origin, mathematics=draft.mathematics, why=report.why))
+        self._tell(Sought(number=number, origin=origin, mathematics=draft.mathematics, why=report.why))
 
     # The end
 

@@ -151,6 +151,8 @@ class Unknown(_Message, frozen=True, kw_only=True):
 class Seek(_Message, frozen=True, kw_only=True):
     """Find an origin and bring it into memory."""
 
+    number: int
+    """The answer has the same."""
     step: int | None = None
     """None: the newest state that is whole."""
 
@@ -178,6 +180,8 @@ class Unusable(_Message, frozen=True, kw_only=True):
 
 
 class Sought(_Message, frozen=True, kw_only=True):
+    number: int
+    """Of the question."""
     origin: Origin | None
     """None: there is no state that is whole."""
     mathematics: dict[str, str]
