@@ -52,6 +52,9 @@ class Shelf:
         with self._lock:
             return sorted({path.removeprefix(start).split("/")[0] for path in self.files if path.startswith(start)})
 
+    def settle(self, folder: str) -> None:
+        pass
+
     def remove(self, path: str) -> None:
         with self._lock:
             self.files = {

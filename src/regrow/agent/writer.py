@@ -236,6 +236,9 @@ class _Watched:
     def names(self, folder: str = "") -> list[str]:
         return self._store.names(folder)
 
+    def settle(self, folder: str) -> None:
+        self._store.settle(folder)
+
     def remove(self, path: str) -> None:
         self._store.remove(path)
 

@@ -121,6 +121,7 @@ class Archive:
             return None
         assert newest is not None  # nothing fences the first
         if (newest.term, newest.step) == (draft.term, draft.step) and self._has_root(newest, whole.result().root):
+            self._pointers.settle()
             return newest
         raise Fenced(f"{self.store.url}: {why}")
 
