@@ -1,12 +1,19 @@
-"""What the checkpoints in fixtures/ hold. Run as a script it writes one: only for a new version of the format."""
+"""What the checkpoints in fixtures/ hold. Run as a script it writes one: only for a new version of the format.
+
+    kept.py version-1           as a Checkpointer saves it
+    kept.py version-1-job       as a job does, with its mathematics and what was not trained
+"""
 
 import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 FIXTURES = Path(__file__).with_name("fixtures")
+MATHEMATICS = {"lanes": "4", "seed": "7", "batch_size": "3", "data": "map"}
+FROZEN = ("0.bias",)
 
 
 def state() -> dict[str, Any]:
@@ -36,4 +43,7 @@ if __name__ == "__main__":
     from regrow.state.local_store import LocalStore
 
     archive = Archive(LocalStore(FIXTURES / sys.argv[1]))
-    archive.write(*drafted(state(), step=12, term=1, shard_bytes=70))
+    draft, arena = drafted(state(), step=12, term=1, shard_bytes=70)
+    if sys.argv[1].endswith("-job"):
+        draft = msgspec.structs.replace(draft, mathematics=MATHEMATICS, frozen=FROZEN)
+    archive.write(draft, arena)

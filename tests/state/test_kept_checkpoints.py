@@ -3,11 +3,13 @@
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
-from kept import FIXTURES, state
-from shelf import load, same
+from kept import FIXTURES, FROZEN, MATHEMATICS, state
+from shelf import Shelf, drafted, load, same
 
+from regrow.core.draft import draft_of
 from regrow.state.archive import Archive
 from regrow.state.local_store import LocalStore
 
@@ -16,7 +18,7 @@ KEPT = sorted(FIXTURES.iterdir())
 
 
 def test_one_of_each_version_is_kept() -> None:
-    assert [folder.name for folder in KEPT] == ["version-1"]
+    assert [folder.name for folder in KEPT] == ["version-1", "version-1-job"]
 
 
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)
@@ -28,6 +30,21 @@ def test_a_checkpoint_that_was_kept_is_whole_and_holds_what_it_held(folder: Path
     found, wanted = load(archive, pointer), state()
     found["rng"], wanted["rng"] = torch.from_numpy(found["rng"]), torch.from_numpy(wanted["rng"])
     assert same(found, wanted)
+
+
+def test_one_that_a_job_kept_has_its_mathematics_and_what_was_not_trained() -> None:
+    archive = Archive(LocalStore(FIXTURES / "version-1-job"))
+    manifest = archive.manifest(archive.pointers()[0][0])
+    assert (manifest.mathematics, manifest.frozen) == (MATHEMATICS, FROZEN)
+    draft = draft_of(manifest)
+    assert (draft.mathematics, draft.frozen) == (MATHEMATICS, FROZEN), "and so has what is recalled from it"
+
+
+def test_what_is_saved_today_has_them_as_well() -> None:
+    draft, arena = drafted(state())
+    draft = msgspec.structs.replace(draft, mathematics=MATHEMATICS, frozen=FROZEN)
+    archive = Archive(Shelf())
+    assert draft_of(archive.manifest(archive.write(draft, arena))) == draft
 
 
 @pytest.mark.parametrize("folder", KEPT, ids=lambda folder: folder.name)

@@ -107,6 +107,7 @@ def draft_of(manifest: Manifest) -> Draft:
         skeleton=manifest.skeleton,
         leaves=manifest.leaves,
         order=tuple(tuple(sorted(shard, key=lambda index: -widths[index])) for shard in order),
+        frozen=manifest.frozen,
     )
 
 

@@ -156,6 +156,7 @@ class Archive:
                 made_unix_s=time.time(),
                 mathematics=draft.mathematics,
                 skeleton=draft.skeleton,
+                frozen=draft.frozen,
                 leaves=draft.leaves,
                 shards=tuple(
                     Shard(file=_shard(number), size_bytes=size, chunks=chunks)
