@@ -22,8 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from regrow.core.draft import Draft
-from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
+from regrow.core.errors import ConfigError, Harmed, InfraError, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.parentage import die_with_parent
@@ -85,19 +84,19 @@ class Writer:
                 raise _crossed()
             self._arena.show(self._line.take_fd())
             inflow = _Inflow(self._line, order.draft.arena_bytes)
-            self._persist(order.draft, inflow)
+            self._persist(order, inflow)
             inflow.wait_end()
 
-    def _persist(self, draft: Draft, inflow: "_Inflow") -> None:
+    def _persist(self, order: Persist, inflow: "_Inflow") -> None:
         """Until it is durable, or never can be."""
         attempt, delay_s = 0, _FIRST_RETRY_S
         while True:
             attempt += 1
             try:
-                self._attempt(draft, inflow)
+                self._attempt(order, inflow)
                 return
             except (ConfigError, StateError) as error:
-                self._tell(Failed(attempt=attempt, why=str(error), is_final=True))
+                self._tell(Failed(attempt=attempt, why=str(error), is_final=True, is_harm=isinstance(error, Harmed)))
                 return
             except PeerError:
                 raise
@@ -111,7 +110,7 @@ class Writer:
                 raise _crossed()
             delay_s = min(2 * delay_s, _LAST_RETRY_S)
 
-    def _attempt(self, draft: Draft, inflow: "_Inflow") -> None:
+    def _attempt(self, order: Persist, inflow: "_Inflow") -> None:
         begun_s = time.monotonic()
         archive = Archive(_Watched(open_store(self._setting.url), self._tell))
         if not (self._setting.has_term or self._term):
@@ -119,8 +118,8 @@ class Writer:
             self._tell(Term(term=self._term))
         if not self._is_swept:
             archive.sweep()  # what dead saves left may be the very room that is missing
-        draft = msgspec.structs.replace(draft, term=draft.term or self._term)
-        pointer = archive.write(draft, self._arena.view, inflow.reach)
+        draft = msgspec.structs.replace(order.draft, term=order.draft.term or self._term)
+        pointer = archive.write(draft, self._arena.view, inflow.reach, order.root)
         seconds = time.monotonic() - begun_s
         self._tell(Persisted(pointer=pointer, seconds=seconds))
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it

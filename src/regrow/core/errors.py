@@ -8,7 +8,8 @@ RegrowError
 ├── PoisonError    the user: samples that kill whoever computes them
 ├── StateError     the operator: training state is missing, different or damaged
 │   ├── Mismatch   this replica alone: its state or settings are not the job's
-│   └── Fenced     nobody: another process saves here now, or has got further
+│   ├── Fenced     nobody: another process saves here now, or has got further
+│   └── Harmed     this host's memory: what lies there is not what was put there
 └── Invariant      us: a bug in Regrow; carries the story that led there
 """
 
@@ -56,6 +57,10 @@ class Mismatch(StateError):
 
 class Fenced(StateError):
     """This save may not become the latest: a newer term has taken over, or its own has got further. Never tried again."""
+
+
+class Harmed(StateError):
+    """A state that lies in memory has changed since it was whole: it is never saved."""
 
 
 class Invariant(RegrowError):

@@ -27,6 +27,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Persist(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     draft: Draft
     """Its term is 0 where the writer has yet to say which one it is."""
+    root: str = ""
+    """The digest of the state, where it was taken before: what lies in the arena must still have it. Empty: nobody knows."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -58,6 +60,8 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
     is_final: bool = False
     """To try again would be of no use."""
+    is_harm: bool = False
+    """What lies in the arena is not what was to be saved."""
 
 
 class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -16,7 +16,7 @@ import xxhash
 
 from regrow.core.checkpoint import FORMAT, VERSION, Leaf, Manifest, Pointer, Shard, may_follow
 from regrow.core.draft import Draft
-from regrow.core.errors import ConfigError, Fenced, InfraError, StateError
+from regrow.core.errors import ConfigError, Fenced, Harmed, InfraError, StateError
 from regrow.core.release import RELEASE
 from regrow.core.retention import Retention, doomed
 from regrow.core.skeleton import in_order
@@ -90,10 +90,10 @@ class Archive:
 
     # Saving
 
-    def write(self, draft: Draft, arena: memoryview, reach: Reach = at_once) -> Pointer:
+    def write(self, draft: Draft, arena: memoryview, reach: Reach = at_once, known: str = "") -> Pointer:
         """Save what lies in the arena, or will: what is there must not change any more. The same save may be tried again
         after an InfraError or a death: one that turns out to be complete already is not written twice. Fenced when it may
-        not become the latest."""
+        not become the latest; Harmed when its root is known already, and the arena has another one."""
         folder = f"step-{draft.step:012d}-{draft.term}-{secrets.token_hex(4)}"
         heads = [header(draft.leaves[index] for index in order) for order in draft.order]
         with ThreadPoolExecutor(1 + _WRITING_LINES, "regrow-archive") as pool:
@@ -107,7 +107,13 @@ class Archive:
             ]
             try:
                 self._write_shards(pool, draft.step, files, reach)
-                unnamed = self._write_manifest(draft, folder, [file.size_bytes for file in files], whole.result())
+                found = whole.result()
+                if known and found.root != known:
+                    raise Harmed(
+                        f"its bytes have changed in memory: they have the root {found.root}, and had {known} when they were "
+                        "whole; test this host's memory"
+                    )
+                unnamed = self._write_manifest(draft, folder, [file.size_bytes for file in files], found)
             except (InfraError, StateError) as error:
                 self._abandon(folder, error)  # a disk that is full would not take the next try besides it
                 raise
