@@ -101,12 +101,13 @@ def environment(port: int) -> dict[str, str]:
 
 @contextlib.contextmanager
 def bucketless() -> Iterator[int]:
-    """The port of a service that has no bucket at all, and says so as S3 does: the real one here makes those it is asked for."""
+    """The port of a service that has no bucket, and says so as S3 does: the real one here makes those it is asked for."""
 
     class Answer(BaseHTTPRequestHandler):
         def answer(self) -> None:
             bucket = self.path.lstrip("/").split("/")[0].split("?")[0]
-            body = f"<Error><Code>NoSuchBucket</Code><Message>none</Message><BucketName>{bucket}</BucketName></Error>".encode()
+            words = f"<Code>NoSuchBucket</Code><Message>none</Message><BucketName>{bucket}</BucketName>"
+            body = f"<Error>{words}</Error>".encode()
             self.send_response(404)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -1,7 +1,7 @@
 """What the checkpoints in fixtures/ hold. Run as a script it writes one: only for a new version of the format.
 
-    kept.py version-1           as a Checkpointer saves it
-    kept.py version-1-job       as a job does, with its mathematics and what was not trained
+kept.py version-1           as a Checkpointer saves it
+kept.py version-1-job       as a job does, with its mathematics and what was not trained
 """
 
 import sys

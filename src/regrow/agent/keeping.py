@@ -73,18 +73,33 @@ class Keeping:
 
     @property
     def is_crowded(self) -> bool:
-        """A save waits for an arena."""
-        return self._gathering is not None and self._gathering.generation is None
+        """A save waits for an arena, or an origin does."""
+        return bool(self._takes) or (self._gathering is not None and self._gathering.generation is None)
 
     def soothe(self) -> None:
         """Whoever waits hears why, and that somebody is there."""
-        gathering, now_s = self._gathering, time.monotonic()
-        if gathering is None or not self.is_crowded or now_s < self._soothed_s + _SOOTHED_S:
+        now_s = time.monotonic()
+        if not self.is_crowded or now_s < self._soothed_s + _SOOTHED_S:
             return
         self._soothed_s = now_s
-        busy = [f"{tier.place.url} takes its time: {tier.under_way}" for tier in self.tiers if tier.under_way]
+        self._press()
+        gathering = self._gathering
+        if gathering is None or gathering.generation is not None:
+            return
+        busy = [f"{tier.place.url} takes its time: {tier.under_way}" for tier in self.tiers if not tier.is_idle]
         for member in sorted(gathering.borrowers):
             self._voices.worker(member, Waits(why="; ".join(busy) or "memory is made ready"), None)
+
+    def _press(self) -> None:
+        """Where nothing but places that fail keeps the memory, they give way."""
+        if any(generation.is_busy for generation in self.generations):
+            return  # one is about to be free, or whole
+        for tier in self.tiers:
+            tier.press()
+        self.provide()
+        if self.is_crowded:
+            for tier in self.tiers:
+                tier.press_hard()
 
     @property
     def failures(self) -> list[str]:
@@ -101,8 +116,9 @@ class Keeping:
             self.term = max(self.term, label.draft.term)
             for tier, last in zip(self.tiers, label.lasts, strict=True):
                 tier.last = last
+            urgency = Urgency.LAST if generation is newest(self.generations) else Urgency.DUE  # it may be a job's last
             for number in generation.unsettled():
-                self.tiers[number].persist(label.draft, generation)
+                self.tiers[number].persist(label.draft, generation, urgency)
 
     # Portions
 
@@ -260,7 +276,7 @@ class Keeping:
         self._journal.write(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
         self._voices.workers(Kept(step=step))
         for tier in takers:
-            tier.persist(draft, generation)
+            tier.persist(draft, generation, urgency)
         generation.is_busy = False
         self.provide()
 
@@ -270,7 +286,7 @@ class Keeping:
             if tier.takes(label.draft.step, urgency):
                 tier.last = label.draft.step
                 generation.mark_taken(tier.number)
-                tier.persist(label.draft, generation)
+                tier.persist(label.draft, generation, urgency)
 
     def label(self, generation: Generation, draft: Draft, root: str, takers: tuple[int, ...]) -> None:
         lasts = tuple(tier.last for tier in self.tiers)

@@ -10,11 +10,12 @@ Runs in a thread of its own. What it asks of generations is done by the loop, wh
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from regrow.agent.generation import Generation, Label
-from regrow.agent.patience import Abandoned, begun, within
+from regrow.agent.patience import Abandoned, begun, tried
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.draft import Draft, draft_of
 from regrow.core.errors import ConfigError, InfraError, StateError
@@ -23,6 +24,8 @@ from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive, root_of
 from regrow.state.shard import Told
 from regrow.state.stores import open_store
+
+T = TypeVar("T")
 
 MEMORY = "this host's memory"
 
@@ -57,6 +60,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     spoil: Callable[[Generation], None]
     """What it held whole is harmed."""
     passed: Callable[[OriginPassedOver], None]
+    refused: Callable[[str, str], None]
+    """A place, by its URL, could not be read, and why; it is tried again."""
 
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +153,7 @@ class Seeking:
                 pointers, damages = archive.pointers()
                 return pointers, damages, archive.newest_term()
 
-            return within(self._patience_s, place.url, listed)
+            return self._tried(place, listed)
 
         self._archives = [Archive(open_store(place.url)) for place in self._places]
         asked = [
@@ -171,7 +176,7 @@ class Seeking:
         archive, place, pointer = self._archives[candidate.rank - 1], self._places[candidate.rank - 1], candidate.pointer
         assert pointer is not None
         try:
-            manifest = within(self._patience_s, place.url, lambda _: archive.manifest(pointer))
+            manifest = self._tried(place, lambda _: archive.manifest(pointer))
             return self._read(archive, place, pointer, manifest)
         except StateError as error:
             self._pass_over(candidate.step, place.url, str(error))
@@ -191,7 +196,7 @@ class Seeking:
             archive.read(pointer, manifest, views, told)
 
         try:
-            within(self._patience_s, place.url, read)
+            self._tried(place, read)
             found = root_of(draft, arena)
             if found != manifest.root:
                 raise StateError(f"step {draft.step} has the root {found}, its manifest says {manifest.root}")
@@ -199,6 +204,9 @@ class Seeking:
             self._hands.drop(generation, isinstance(error, Abandoned))
             raise
         return self._found(generation, draft, found, place.url, False)
+
+    def _tried(self, place: Place, work: Callable[[Told], T]) -> T:
+        return tried(self._patience_s, place.url, work, lambda why: self._hands.refused(place.url, why))
 
     def _found(self, generation: Generation, draft: Draft, root: str, where: str, is_newest: bool) -> Found:
         seconds = time.monotonic() - self._begun_s

@@ -27,10 +27,11 @@ from regrow.agent.keeping import Keeping, Voices
 from regrow.agent.opening import opened
 from regrow.agent.patience import begun
 from regrow.agent.reception import Reception
-from regrow.agent.seeking import Hands, Report, Seeking
+from regrow.agent.seeking import MEMORY, Hands, Report, Seeking
 from regrow.agent.tier import Tier
 from regrow.agent.vault_line import VaultLine
 from regrow.agent.writer import NICENESS
+from regrow.core.draft import Draft
 from regrow.core.errors import PeerError
 from regrow.core.origin import Origin
 from regrow.core.records import OriginFound, OriginPassedOver
@@ -116,7 +117,7 @@ class Vault:
         self._reception = Reception(self._selector, self._post, self._heard, lambda member: self._keeping.gone(member))
         faults = "" if setting.incarnation else setting.faults  # writers count anew with each vault
         tiers = [
-            Tier(n, place, setting.patience_s, faults, self._journal, self._post, self._tell, self._freed)
+            Tier(n, place, setting.patience_s, faults, self._journal, self._post, self._tell, self._freed, self._harmed)
             for n, place in enumerate(setting.places)
         ]
         voices = Voices(
@@ -274,6 +275,7 @@ class Vault:
                 drop=lambda generation, is_tainted: self._ask(lambda: self._keeping.drop(generation, is_tainted)),
                 spoil=lambda generation: self._ask(lambda: self._keeping.spoil(generation)),
                 passed=lambda fact: self._ask(lambda: self._passed(fact)),
+                refused=lambda url, why: self._post(lambda: self._refused(url, why)),
             )
             whole = self._keeping.hold()
             setting = self._setting
@@ -281,6 +283,16 @@ class Vault:
             begun(seeking.run, "regrow-seek").add_done_callback(
                 lambda done: self._post(lambda: self._sought(seek.number, whole, done.result()))
             )
+
+    def _harmed(self, generation: Generation, draft: Draft, why: str) -> None:
+        """What was whole there is not what was put there: found while it was saved to a place."""
+        label = generation.label
+        if label is not None and label.draft == draft and not generation.is_busy:  # else whoever has it now finds that too
+            self._keeping.spoil(generation)
+            self._passed(OriginPassedOver(step=draft.step, where=MEMORY, why=why))
+
+    def _refused(self, url: str, why: str) -> None:
+        self._tell(Said(text=f"{url} cannot be searched yet, and is tried again: {why}"))
 
     def _passed(self, fact: OriginPassedOver) -> None:
         self._journal.write(fact)

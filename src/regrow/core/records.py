@@ -318,6 +318,8 @@ class SaveFailed(_Fact, frozen=True, kw_only=True):
     attempt: int
     why: str
     is_final: bool
+    newer: int | None = None
+    """It was skipped there for the state of this step."""
 
 
 class SaveWaited(_Fact, frozen=True, kw_only=True):
