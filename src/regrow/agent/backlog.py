@@ -18,7 +18,9 @@ from regrow.core.saves import Urgency
 _STALLED_S = 10.0
 """Somebody waits for memory, and nothing became durable for so long: the place fails. Also the patience of its next try."""
 _IN_VAIN_S = 1.0
-"""Without progress for so long, a try at a place that fails gives way to a newer state, where somebody waits for memory."""
+"""Without progress for so long, a try at a place that gave a save up gives way to a newer state, for the same reason."""
+_UNSURE_S = 4 * _STALLED_S
+"""And so long at one that has not given up any yet: it may be slow, and two slow places must not take turns in vain."""
 
 
 class Taken(msgspec.Struct, kw_only=True):
@@ -63,7 +65,7 @@ class Backlog:
         """How long it may get nothing done."""
         if taken.is_urgent or not self.is_failing:
             return self._patience_s
-        return min(self._patience_s, _STALLED_S * (1 << min(self._failures, 16)))
+        return min(self._patience_s, _STALLED_S * (1 << min(max(self._failures - 1, 0), 16)))
 
     def succeeded(self) -> None:
         """The first is durable."""
@@ -99,4 +101,5 @@ class Backlog:
         """Should the one at work give way as well?"""
         if not (self.is_failing and self.is_at_work) or len(self._taken) < 2 or self._taken[0].is_urgent:
             return False
-        return self._taken[0].generation is not self._taken[-1].generation and idle_s >= _IN_VAIN_S
+        enough_s = _IN_VAIN_S if self._failures else _UNSURE_S
+        return self._taken[0].generation is not self._taken[-1].generation and idle_s >= enough_s
