@@ -4,12 +4,13 @@ What it has not made durable keeps its generation: two tiers that are behind mak
 tier fails, is noted save by save (agent.backlog).
 """
 
+import math
 import time
 from collections.abc import Callable
 
 from regrow.agent.backlog import Backlog, Taken
 from regrow.agent.generation import Generation
-from regrow.core import saves
+from regrow.agent.pacing import Pacing
 from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import Harmed, InfraError, StateError
@@ -35,6 +36,7 @@ class Tier:
         patience_s: float,
         faults: str,
         journal: Journal,
+        pacing: Pacing,
         post: Post,
         say: Callable[[Said], None],
         freed: Callable[[], None],
@@ -50,6 +52,7 @@ class Tier:
         self._patience_s = patience_s
         self._faults = faults
         self._journal = journal
+        self._pacing = pacing
         self._post = post
         self._say = say
         self._freed = freed
@@ -65,8 +68,12 @@ class Tier:
     def is_idle(self) -> bool:
         return not self._open
 
-    def takes(self, step: int, urgency: Urgency) -> bool:
-        return saves.takes(step, self.place.every, self.last, urgency)
+    def takes(self, step: int, urgency: Urgency, made_s: float = -math.inf) -> bool:
+        """A state whose copy was begun at that time. On auto it takes one after the other: a place that is behind is given
+        more by an operator alone, or by a job that ends."""
+        if not self.place.every and urgency < Urgency.ASKED and self._open:
+            return False
+        return self._pacing.takes(self.place, step, self.last, urgency, made_s)
 
     def persist(self, draft: Draft, generation: Generation, urgency: Urgency = Urgency.LAST) -> None:
         """Until it is durable or given up, the generation is wanted. Its label is written."""
@@ -100,7 +107,7 @@ class Tier:
     def _skip(self) -> None:
         for taken in self._open.superseded():
             self._let_go(taken)
-            self._note(_failed(taken, self.place.url, _skipped(self._open.newest), self._open.newest.draft.step))
+            self._pacing.note(_failed(taken, self.place.url, _skipped(self._open.newest), self._open.newest.draft.step))
 
     def _go_on(self) -> None:
         """With the oldest, if nothing is at work."""
@@ -134,7 +141,7 @@ class Tier:
     def tried(self, step: int, attempt: int, why: str) -> None:
         """From the keeper's thread."""
         self._refused = step
-        self._note(SaveFailed(step=step, url=self.place.url, attempt=attempt, why=why, is_final=False))
+        self._journal.write(SaveFailed(step=step, url=self.place.url, attempt=attempt, why=why, is_final=False))
         if self._told != step:
             self._told = step
             self._tell(f"checkpoint: {why}")
@@ -150,7 +157,7 @@ class Tier:
         if isinstance(outcome, Pointer):
             self._open.succeeded()
             self.failures.clear()
-            self._note(
+            self._pacing.note(
                 SaveDurable(
                     step=draft.step,
                     url=self.place.url,
@@ -169,9 +176,9 @@ class Tier:
     def _give_up(self, taken: Taken, error: InfraError | StateError) -> None:
         self._open.failed(is_the_place=not isinstance(error, Harmed))
         if isinstance(error, Superseded):
-            self._note(_failed(taken, self.place.url, str(error), self._open.newest.draft.step))
+            self._pacing.note(_failed(taken, self.place.url, str(error), self._open.newest.draft.step))
             return
-        self._note(_failed(taken, self.place.url, str(error), None))
+        self._pacing.note(_failed(taken, self.place.url, str(error), None))
         why = f"{self.place.url}: {error}"
         self.failures.append(why)
         self._say(Said(text=f"checkpoint given up: {why}. Training goes on"))
@@ -181,9 +188,6 @@ class Tier:
     def _let_go(self, taken: Taken) -> None:
         taken.generation.mark_done(self.number)
         taken.generation.wanted.discard(self.number)
-
-    def _note(self, fact: SaveDurable | SaveFailed) -> None:
-        self._journal.write(fact)
 
     def _tell(self, text: str) -> None:
         said = Said(text=text)
