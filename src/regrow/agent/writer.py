@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from regrow.core.delta import Cost
 from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
 from regrow.core.roster import Member
@@ -37,10 +38,12 @@ from regrow.shell.writing import (
     Setting,
     Term,
     ToWriter,
+    Undone,
     Unpruned,
     Void,
 )
 from regrow.state.archive import Archive
+from regrow.state.chaining import Chaining
 from regrow.state.store import Store
 from regrow.state.stores import open_store
 from regrow.wire.handover import Handover
@@ -77,6 +80,7 @@ class Writer:
         self._term = 0
         self._is_swept = False
         self._arena = _Mapping()
+        self._chaining = Chaining(setting.delta)
 
     def run(self) -> None:
         while True:
@@ -84,6 +88,7 @@ class Writer:
             if not isinstance(order, Persist):
                 raise _crossed()
             self._arena.show(self._line.take_fd())
+            self._chaining.begun()
             inflow = _Inflow(self._line, order.draft.arena_bytes)
             self._persist(order.draft, inflow)
             inflow.wait_end()
@@ -120,8 +125,13 @@ class Writer:
         if not self._is_swept:
             archive.sweep()  # what dead saves left may be the very room that is missing
         draft = msgspec.structs.replace(draft, term=draft.term or self._term)
-        pointer = archive.write(draft, self._arena.view, inflow.reach)
+        costs: list[Cost] = []
+        pointer = archive.write(draft, self._arena.view, inflow.reach, self._chaining.base(draft), costs.append)
         seconds = time.monotonic() - begun_s
+        # What is in the arena may change once the save is known to be durable.
+        news = self._chaining.saved(draft, self._arena.view, pointer, next(iter(costs), None), archive.manifest)
+        if news:
+            self._tell(Undone(why=news))
         self._tell(Persisted(pointer=pointer, seconds=seconds))
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
             self._tell(Unpruned(why=trouble))

@@ -272,8 +272,8 @@ def export(
 def prune(where: str, last: int | None, every: int | None, within: str | None, is_dry: bool, as_json: bool) -> int:
     """Remove what --last and --every do not ask for, what --within has no room for, and what dead saves left.
 
-    The newest checkpoint is always kept, and nothing is removed in favour of one with files missing. Without any rule, only
-    leftovers of saves go. Safe while a job saves there.
+    The newest checkpoint is always kept, and so is what a kept delta is built on; nothing is removed in favour of one with
+    files missing. Without any rule, only leftovers of saves go. Safe while a job saves there.
     """
     retention = Retention(last=last, every=every, total_bytes=_bytes(within) if within is not None else None)
     found = look(where)
@@ -347,14 +347,17 @@ def _print_rows(rows: tuple[Row, ...]) -> None:
     titles = ("step", "term", "made", "size", "state")
     cells = [titles, *((str(r.step), str(r.term), _when(r.made_unix_s), size(r.size_bytes), r.state) for r in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for told, row in zip((None, *rows), cells, strict=True):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        click.echo(line if told is None or told.base is None else f"{line}, delta {told.depth} on {told.base}")
 
 
 def _print_manifest(row: Row, manifest: Manifest, every: bool) -> None:
     click.echo(f"step {row.step}, term {row.term}: {row.folder}")
     click.echo(f"made {_when(row.made_unix_s)} by regrow {row.regrow}")
     click.echo(f"tensors {len(manifest.leaves)}, shards {len(manifest.shards)}, {size(row.size_bytes)}")
+    if row.base is not None:
+        click.echo(f"delta {row.depth}, {row.ratio:.2f} times smaller than it would be whole, on {row.base}")
     click.echo(f"root {row.root}")
     for name, value in sorted(manifest.mathematics.items()):
         click.echo(f"mathematics: {name} = {value}")

@@ -25,6 +25,8 @@ class Place(_Message, frozen=True, kw_only=True):
     every: int
     """In steps."""
     retention: Retention
+    delta: int = 0
+    """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
 
 
 class Setting(_Message, frozen=True, kw_only=True):

@@ -17,6 +17,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     retention: Retention
+    delta: int = 0
+    """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
     has_term: bool = False
     """The training process knows its term already. Else the writer takes the next one, and says which."""
     faults: str = ""
@@ -71,5 +73,11 @@ class Unpruned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
 
 
+class Undone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Said with a save: the next ones are written whole, though deltas were asked for."""
+
+    why: str
+
+
 ToWriter = Persist | Copied | Void
-FromWriter = Term | Progress | Failed | Persisted | Unpruned
+FromWriter = Term | Progress | Failed | Persisted | Unpruned | Undone

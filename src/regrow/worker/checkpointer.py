@@ -26,6 +26,7 @@ from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.writing import Setting
 from regrow.state.archive import Archive
+from regrow.state.chain import need_packages
 from regrow.state.stores import open_store
 from regrow.state.tracked import Tracked
 from regrow.worker.account import Account, Report
@@ -45,6 +46,7 @@ class Checkpointer:
         keep_last: int | None = None,
         keep_every: int | None = None,
         keep_gb: float | None = None,
+        delta: int = 0,
         shard_mb: int = 256,
         patience_s: float = 120.0,
         writes: bool | None = None,
@@ -54,6 +56,8 @@ class Checkpointer:
         every: `save` saves at steps that are multiples of this.
         keep_last, keep_every, keep_gb: which checkpoints stay: the newest so many, those of steps that are multiples of
             this, and of these the newest that fit in so many GB. The newest always stays; by default all do.
+        delta: at most so many checkpoints in a row hold only what has changed since the one before, where that is measured
+            to be a gain; 0: all are whole. Takes memory for one more copy of the state, and the packages of regrow[delta].
         shard_mb: the largest file, unless one tensor is larger.
         patience_s: a save is given up when nothing of it has become durable for so long.
         writes: whether this process saves. By default, rank 0 does where torch.distributed has several ranks; all restore.
@@ -61,6 +65,10 @@ class Checkpointer:
         for name, value in (("every", every), ("keep_last", keep_last), ("keep_every", keep_every), ("shard_mb", shard_mb)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1")
+        if delta < 0:
+            raise ConfigError(f"delta={delta} must be at least 0")
+        if delta:
+            need_packages(f"delta={delta}")
         for name, amount in (("keep_gb", keep_gb), ("patience_s", patience_s)):
             if amount is not None and not amount > 0:
                 raise ConfigError(f"{name}={amount} must be more than 0")
@@ -73,7 +81,7 @@ class Checkpointer:
         self._patience_s = patience_s
         total_bytes = None if keep_gb is None else int(keep_gb * 1e9)
         retention = Retention(last=keep_last, every=keep_every, total_bytes=total_bytes)
-        self._setting = Setting(url=self._store.url, retention=retention, faults=_faults)
+        self._setting = Setting(url=self._store.url, retention=retention, delta=delta, faults=_faults)
         self._account = Account()
         self._saving: Saving | None = None
         self._tracked = Tracked()
