@@ -1,4 +1,8 @@
-"""What the checkpoints in fixtures/ hold. Run as a script it writes one: only for a new version of the format."""
+"""What the latest checkpoints in fixtures/ hold. Run as a script it writes one: only for a new version of the format.
+
+kept.py version-1             a whole one
+kept.py version-2 deltas      one on which two deltas lie
+"""
 
 import sys
 from pathlib import Path
@@ -7,6 +11,14 @@ from typing import Any
 import torch
 
 FIXTURES = Path(__file__).with_name("fixtures")
+
+
+def older(steps: int) -> dict[str, Any]:
+    """What it was so many steps before."""
+    tree = state()
+    tree["model"]["0.bias"] += steps / 8
+    tree["optimizer"]["state"][0]["step"] -= steps
+    return tree
 
 
 def state() -> dict[str, Any]:
@@ -30,10 +42,12 @@ def state() -> dict[str, Any]:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
-    from shelf import drafted
+    from shelf import Chained
 
-    from regrow.state.archive import Archive
     from regrow.state.local_store import LocalStore
 
-    archive = Archive(LocalStore(FIXTURES / sys.argv[1]))
-    archive.write(*drafted(state(), step=12, term=1, shard_bytes=70))
+    store = LocalStore(FIXTURES / sys.argv[1])
+    saver = Chained(2)
+    for steps in (2, 1) if "deltas" in sys.argv else ():
+        saver.save(store, 12 - steps, {**older(steps)}, shard_bytes=70)
+    saver.save(store, 12, state(), shard_bytes=70)
