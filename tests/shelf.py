@@ -13,6 +13,7 @@ from regrow.core.draft import Draft, draft
 from regrow.core.errors import InfraError, StateError
 from regrow.state.archive import Archive
 from regrow.state.chaining import Chaining
+from regrow.state.exact import exact, read_exact
 from regrow.state.memory import bytes_of, plain
 from regrow.state.store import Store
 from regrow.state.tree import flatten, leaves, unflatten
@@ -193,12 +194,12 @@ def load(archive: Archive, pointer: Pointer) -> Any:
     """The state again, or a StateError."""
     manifest = archive.manifest(pointer)
     tensors = places(manifest)
-    archive.read(pointer, manifest, [bytes_of(tensor) for tensor in tensors])
-    return unflatten(manifest.skeleton, tensors)
+    read_exact(archive, pointer, manifest, [bytes_of(tensor) for tensor in tensors])
+    return unflatten(exact(manifest)[0], tensors)
 
 
 def places(manifest: Manifest) -> list[torch.Tensor]:
-    named = sorted(leaves(manifest.skeleton), key=lambda leaf: leaf[0])
+    named = sorted(leaves(exact(manifest)[0]), key=lambda leaf: leaf[0])
     return [torch.empty(shape, dtype=dtype) for _, dtype, shape in named]
 
 

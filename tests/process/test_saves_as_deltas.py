@@ -5,8 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from runs import Run, prove, wait_for
 
+from regrow.checkpoint import Checkpointer
 from regrow.core.records import SaveDurable, SaveFailed
 from regrow.state.archive import Archive
 from regrow.state.stores import open_store
@@ -71,3 +73,12 @@ def test_a_writer_killed_in_a_delta_costs_no_step(start: Start, place: Path, ref
     prove(run, reference, deaths=Counter())
     assert [fact.attempt for _, fact in run.facts(SaveFailed)] == [1], run.story()
     assert max(depths(place)) <= 3 and Archive(open_store(str(place))).pointers()[0][0].step == STEPS
+
+
+def test_a_job_does_not_begin_from_a_state_that_is_not_exact(start: Start, place: Path) -> None:
+    model = torch.nn.Linear(16, 32)
+    with Checkpointer(place, moments="int8") as checkpointer:
+        checkpointer.save(5, model=model)
+    run = start("--replicas", "2", "--checkpoint", str(place), "--resume", "latest")
+    assert run.wait() == 2, run.story()
+    assert "cannot begin a job, which promises equal bits: it was saved with moments='int8'" in run.output, run.story()

@@ -9,6 +9,8 @@ import torch
 
 from regrow.core.checkpoint import Pointer
 from regrow.core.errors import ConfigError
+from regrow.core.roster import Endpoint, Member
+from regrow.shell.door import WorkerDoor
 from regrow.state.archive import Archive
 from regrow.state.stores import open_store
 from regrow.worker.checkpointer import Checkpointer
@@ -160,3 +162,47 @@ def test_manifests_say_how_much_smaller_they_are(tmp_path: Path) -> None:
 def test_a_length_below_zero_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="delta=-1 must be at least 0"):
         Checkpointer(tmp_path, delta=-1)
+
+
+# Moments in fewer bits
+
+
+@pytest.mark.parametrize("moments", ["int8", "pruned"])
+def test_moments_in_fewer_bits_are_restored_with_a_warning(tmp_path: Path, moments: str) -> None:
+    seen = train(tmp_path, 2, moments=moments)
+    train(tmp_path / "exact", 2)
+    small, whole = stored(tmp_path)[1][0], stored(tmp_path / "exact")[1][0]
+    assert small.size_bytes < whole.size_bytes / 1.5
+    other = Training()
+    with Checkpointer(tmp_path, moments=moments) as checkpointer:
+        with pytest.warns(RuntimeWarning, match=rf"step 3 .* restored, but it was saved with moments='{moments}'"):
+            assert checkpointer.restore(**other.objects()) == 3
+        weights, *others = other.weights()
+        assert weights == seen[3][0] and others != seen[3][1:]
+        other.step()
+        checkpointer.save(4, **other.objects())
+        checkpointer.wait()
+    assert [pointer.step for pointer in stored(tmp_path)[1]] == [4, 3, 2]
+
+
+def test_moments_in_fewer_bits_are_refused_where_they_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="moments='int4': choose one of 'int8', 'pruned'"):
+        Checkpointer(tmp_path, moments="int4")
+    with pytest.raises(ConfigError, match="moments='int8' and delta=2: give one of them"):
+        Checkpointer(tmp_path, moments="int8", delta=2)
+    for name, value in worker().items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="moments='int8' under `regrow run`: a job promises equal bits"):
+        Checkpointer(tmp_path, moments="int8")
+
+
+def worker() -> dict[str, str]:
+    door = WorkerDoor(
+        member=Member("r0", 0),
+        coordinator=Endpoint("127.0.0.1", 1),
+        token="",
+        run_dir=Path("."),
+        host="127.0.0.1",
+        lanes=None,
+    )
+    return door.to_environ()

@@ -126,7 +126,10 @@ class Writer:
             archive.sweep()  # what dead saves left may be the very room that is missing
         draft = msgspec.structs.replace(draft, term=draft.term or self._term)
         costs: list[Cost] = []
-        pointer = archive.write(draft, self._arena.view, inflow.reach, self._chaining.base(draft), costs.append)
+        if self._setting.moments:
+            pointer = archive.write(*self._fewer(draft, inflow))
+        else:
+            pointer = archive.write(draft, self._arena.view, inflow.reach, self._chaining.base(draft), costs.append)
         seconds = time.monotonic() - begun_s
         # What is in the arena may change once the save is known to be durable.
         news = self._chaining.saved(draft, self._arena.view, pointer, next(iter(costs), None), archive.manifest)
@@ -135,6 +138,12 @@ class Writer:
         self._tell(Persisted(pointer=pointer, seconds=seconds))
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
             self._tell(Unpruned(why=trouble))
+
+    def _fewer(self, draft: Draft, inflow: "_Inflow") -> tuple[Draft, memoryview]:
+        from regrow.state.moments import fewer  # which imports numpy
+
+        inflow.reach(draft.arena_bytes)
+        return fewer(draft, self._arena.view, self._setting.moments)
 
     def _prune(self, archive: Archive) -> str:
         """The save is durable whatever becomes of older ones."""

@@ -18,6 +18,7 @@ from regrow.cli.gauge import Gauge, size
 from regrow.cli.stored import Found, Row, Stored, look, plain_row, read_row
 from regrow.core.checkpoint import Manifest
 from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
+from regrow.core.inexact import Inexact
 from regrow.core.retention import Retention
 from regrow.core.skeleton import tensors
 
@@ -349,7 +350,11 @@ def _print_rows(rows: tuple[Row, ...]) -> None:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for told, row in zip((None, *rows), cells, strict=True):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        click.echo(line if told is None or told.base is None else f"{line}, delta {told.depth} on {told.base}")
+        if told is not None and told.base is not None:
+            line += f", delta {told.depth} on {told.base}"
+        if told is not None and told.moments is not None:
+            line += f", not exact: moments {told.moments}"
+        click.echo(line)
 
 
 def _print_manifest(row: Row, manifest: Manifest, every: bool) -> None:
@@ -358,6 +363,13 @@ def _print_manifest(row: Row, manifest: Manifest, every: bool) -> None:
     click.echo(f"tensors {len(manifest.leaves)}, shards {len(manifest.shards)}, {size(row.size_bytes)}")
     if row.base is not None:
         click.echo(f"delta {row.depth}, {row.ratio:.2f} times smaller than it would be whole, on {row.base}")
+    if isinstance(manifest.inexact, Inexact):
+        click.echo(f"not exact, {row.ratio:.2f} times smaller than it would be: moments {row.moments}")
+        for error in manifest.inexact.errors:
+            click.echo(
+                f"{error.kind}: off by {100 * error.rms_relative:.2g} % (rms), by {error.largest:.2g} at most; "
+                f"{100 * error.zeroed:.2g} % became zero"
+            )
     click.echo(f"root {row.root}")
     for name, value in sorted(manifest.mathematics.items()):
         click.echo(f"mathematics: {name} = {value}")

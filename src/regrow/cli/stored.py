@@ -41,7 +41,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     depth: int | None = None
     """Of a delta: so many of them lie on the whole one, this one included."""
     ratio: float | None = None
-    """Of a delta: so many times smaller than it would be whole."""
+    """Of a delta: so many times smaller than it would be whole; with moments in fewer bits: than it would be exact."""
+    moments: str | None = None
+    """How moments are stored in fewer bits: the state is not exact."""
 
 
 class Stored:
@@ -131,6 +133,8 @@ def read_row(archive: Archive, pointer: Pointer) -> Row:
     except ConfigError as error:
         return plain_row(pointer, "newer", str(error))
     delta = None if isinstance(manifest.delta, msgspec.UnsetType) else manifest.delta
+    inexact = None if isinstance(manifest.inexact, msgspec.UnsetType) else manifest.inexact
+    smaller = delta or inexact
     return msgspec.structs.replace(
         plain_row(pointer, "whole"),
         made_unix_s=manifest.made_unix_s,
@@ -141,7 +145,8 @@ def read_row(archive: Archive, pointer: Pointer) -> Row:
         mathematics=manifest.mathematics,
         base=None if delta is None else delta.base,
         depth=None if delta is None else delta.depth,
-        ratio=None if delta is None else delta.ratio,
+        ratio=None if smaller is None else smaller.ratio,
+        moments=None if inexact is None else inexact.mode,
     )
 
 

@@ -23,6 +23,8 @@ from typing import Any
 
 import msgspec
 
+from regrow.core.inexact import Inexact
+
 FORMAT = "regrow-checkpoint"
 VERSION = 2
 """The newest that this release reads."""
@@ -106,6 +108,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """state.ribbon's root over all of it: the digest that a restored state must have."""
     delta: Delta | msgspec.UnsetType = msgspec.UNSET
     """Of version 2: its files hold what differs from another checkpoint."""
+    inexact: Inexact | msgspec.UnsetType = msgspec.UNSET
+    """Of version 2: skeleton, leaves and root are of what lies there, and this says of which state."""
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,6 +19,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     retention: Retention
     delta: int = 0
     """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
+    moments: str = ""
+    """How an optimizer's moments are stored in fewer bits, one of core.inexact.MODES; empty: as they are."""
     has_term: bool = False
     """The training process knows its term already. Else the writer takes the next one, and says which."""
     faults: str = ""

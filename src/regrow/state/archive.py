@@ -189,7 +189,7 @@ class Archive:
         packed = [each.delta for each in stored if each.delta is not None]
         manifest = msgspec.json.encode(
             Manifest(
-                version=PLAIN if base is None else VERSION,
+                version=PLAIN if base is None and draft.inexact is None else VERSION,
                 regrow=RELEASE,
                 step=draft.step,
                 term=draft.term,
@@ -203,6 +203,7 @@ class Archive:
                 ),
                 root=found.root,
                 delta=msgspec.UNSET if base is None else base.delta(packed, sum(sizes)),
+                inexact=msgspec.UNSET if draft.inexact is None else draft.inexact,
             )
         )
         faultpoint("save-manifest", step=draft.step)

@@ -49,7 +49,7 @@ def _decoded(where: str, data: bytes) -> Manifest:
         raise StateError(f"{where} cannot be read: {error}") from error
     strange = [shard.file for shard in manifest.shards if "/" in shard.file]
     strange += [leaf.name for leaf in manifest.leaves if not 0 <= leaf.shard < len(manifest.shards)]
-    strange += _strange_delta(manifest)
+    strange += _strange_delta(manifest) + _strange_moments(manifest)
     if manifest.format != FORMAT or strange or sorted(in_order(manifest.skeleton)) != list(range(len(manifest.leaves))):
         raise StateError(f"{where} is not a manifest of a checkpoint: {', '.join(strange) or 'its parts do not fit'}")
     return manifest
@@ -66,3 +66,13 @@ def _strange_delta(manifest: Manifest) -> list[str]:
         if len(shard.parts) != -(-whole.size_bytes // CHUNK_BYTES) or any(part.width < 1 for part in shard.parts):
             strange.append(shard.file)
     return strange
+
+
+def _strange_moments(manifest: Manifest) -> list[str]:
+    inexact = manifest.inexact
+    if isinstance(inexact, msgspec.UnsetType):
+        return []
+    named = {getattr(coded, name) for coded in inexact.leaves for name in coded.__struct_fields__}
+    counts = {len(inexact.leaves), len(inexact.shapes), len(list(in_order(inexact.skeleton)))}
+    is_sound = manifest.version != PLAIN and named == set(range(len(manifest.leaves))) and len(counts) == 1
+    return [] if is_sound else [f"moments={inexact.mode}"]

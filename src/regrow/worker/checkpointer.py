@@ -21,9 +21,11 @@ from tempfile import gettempdir
 from types import TracebackType
 
 from regrow.core.errors import ConfigError
+from regrow.core.inexact import MODES
 from regrow.core.retention import Retention
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.door import WorkerDoor
 from regrow.shell.writing import Setting
 from regrow.state.archive import Archive
 from regrow.state.chain import need_packages
@@ -47,6 +49,7 @@ class Checkpointer:
         keep_every: int | None = None,
         keep_gb: float | None = None,
         delta: int = 0,
+        moments: str | None = None,
         shard_mb: int = 256,
         patience_s: float = 120.0,
         writes: bool | None = None,
@@ -58,6 +61,8 @@ class Checkpointer:
             this, and of these the newest that fit in so many GB. The newest always stays; by default all do.
         delta: at most so many checkpoints in a row hold only what has changed since the one before, where that is measured
             to be a gain; 0: all are whole. Takes memory for one more copy of the state, and the packages of regrow[delta].
+        moments: "int8" or "pruned" stores the moments of Adam and its kin in fewer bits. What is restored is then not what
+            was saved, and says so; the packages of regrow[delta] are needed. None: everything is exact.
         shard_mb: the largest file, unless one tensor is larger.
         patience_s: a save is given up when nothing of it has become durable for so long.
         writes: whether this process saves. By default, rank 0 does where torch.distributed has several ranks; all restore.
@@ -69,6 +74,8 @@ class Checkpointer:
             raise ConfigError(f"delta={delta} must be at least 0")
         if delta:
             need_packages(f"delta={delta}")
+        if moments is not None:
+            _check_moments(moments, delta)
         for name, amount in (("keep_gb", keep_gb), ("patience_s", patience_s)):
             if amount is not None and not amount > 0:
                 raise ConfigError(f"{name}={amount} must be more than 0")
@@ -81,7 +88,7 @@ class Checkpointer:
         self._patience_s = patience_s
         total_bytes = None if keep_gb is None else int(keep_gb * 1e9)
         retention = Retention(last=keep_last, every=keep_every, total_bytes=total_bytes)
-        self._setting = Setting(url=self._store.url, retention=retention, delta=delta, faults=_faults)
+        self._setting = Setting(url=self._store.url, retention=retention, delta=delta, moments=moments or "", faults=_faults)
         self._account = Account()
         self._saving: Saving | None = None
         self._tracked = Tracked()
@@ -205,6 +212,17 @@ class Checkpointer:
         if os.getpid() == self._pid and self._account.open:
             print(f"regrow: waiting until {self._account.open} saves are durable", file=sys.stderr, flush=True)
         self.close()
+
+
+def _check_moments(moments: str, delta: int) -> None:
+    asked = f"moments={moments!r}"
+    if moments not in MODES:
+        raise ConfigError(f"{asked}: choose one of {', '.join(map(repr, MODES))}, or None for exact ones")
+    if WorkerDoor.from_environ(os.environ) is not None:
+        raise ConfigError(f"{asked} under `regrow run`: a job promises equal bits, and these are not; leave it out there")
+    if delta:
+        raise ConfigError(f"{asked} and delta={delta}: give one of them; deltas are exact, and of an exact state")
+    need_packages(asked)
 
 
 _living: "weakref.WeakSet[Checkpointer]" = weakref.WeakSet()
