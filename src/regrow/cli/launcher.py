@@ -35,6 +35,7 @@ from regrow.core.hangs import Hang, HangConfig, Stall
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
 from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, StallSeen, StopWanted
+from regrow.core.order import DataFrom
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
@@ -307,7 +308,7 @@ class Launcher:
             vault="" if safe is None else safe.address,
             saves=() if safe is None else safe.saves,
             shard_bytes=self._plan.shard_bytes,
-            data_from=(0, 0) if safe is None else safe.data_from,
+            data_from=DataFrom() if safe is None else safe.data_from,
             faults=self._plan.faults,
         )
 

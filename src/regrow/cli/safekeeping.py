@@ -10,6 +10,7 @@ from regrow.cli.run_dir import RunDir
 from regrow.core.errors import ConfigError
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.messages import StateSought
+from regrow.core.order import DataFrom
 from regrow.core.origin import data_from, unused
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import Opened, Place, Setting, Sought
@@ -40,8 +41,7 @@ class Safekeeping:
         self.shard_bytes = setting.shard_bytes
         self.saves = tuple(sorted({every for every in (*(place.every for place in self._places), memory_every) if every}))
         """The intervals, in steps."""
-        self.data_from = (0, 0)
-        """From this step on the job takes its samples from this place of the stream."""
+        self.data_from = DataFrom()
 
     async def open(self) -> None:
         """Once this returns, workers may start. ConfigError where a place cannot be used, or not for this."""
@@ -58,7 +58,7 @@ class Safekeeping:
             return  # nothing is saved there yet: the job begins at step 0
         self.data_from = self._continued(sought, sought.origin.step)
 
-    def _continued(self, sought: Sought, step: int) -> tuple[int, int]:
+    def _continued(self, sought: Sought, step: int) -> DataFrom:
         saved = sought.mathematics
         return unused(saved, step) if self._config.new_mathematics else data_from(saved)
 
