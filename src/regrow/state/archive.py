@@ -8,12 +8,12 @@ names the file and, in a shard, the bytes.
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import msgspec
 import xxhash
 
-from regrow.core.checkpoint import PLAIN, VERSION, Delta, DeltaShard, Leaf, Manifest, Pointer, Shard, may_follow
+from regrow.core.checkpoint import PLAIN, VERSION, Delta, Leaf, Manifest, Pointer, Shard, may_follow
 from regrow.core.delta import Cost
 from regrow.core.draft import Draft
 from regrow.core.errors import Fenced, InfraError, StateError
@@ -23,6 +23,7 @@ from regrow.core.skeleton import in_order
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.chain import ChainReader, Link, has_files, links, stands
 from regrow.state.chaining import Base, Unfit
+from regrow.state.filing import WRITING_LINES, Filed, Filing, cost, shard_file
 from regrow.state.fingerprint import piece_digests, root
 from regrow.state.imprint import Imprint, imprint
 from regrow.state.manifests import FOLDER, MANIFEST, read_manifest
@@ -31,7 +32,6 @@ from regrow.state.safetensors import header
 from regrow.state.shard import ShardReader, Told
 from regrow.state.store import Store
 
-_WRITING_LINES = 4
 _READING_LINES = 8
 
 
@@ -100,29 +100,21 @@ class Archive:
     def _write(self, draft: Draft, arena: memoryview, reach: Reach, base: Base | None, paid: Paid) -> Pointer:
         folder = f"step-{draft.step:012d}-{draft.term}-{secrets.token_hex(4)}"
         heads = [header(draft.leaves[index] for index in order) for order in draft.order]
-        with ThreadPoolExecutor(1 + _WRITING_LINES, "regrow-archive") as pool:
+        with ThreadPoolExecutor(1 + WRITING_LINES, "regrow-archive") as pool:
             whole = pool.submit(imprint, draft, heads, arena, reach)
             there = self._settled(draft, whole, self._pointers.numbers())
             if there is not None:
                 return there
             if base is not None and not self._is_newest(base):
                 base = None
-            files = [
-                _File(
-                    number=number, path=f"{folder}/{_shard(number)}", parts=[memoryview(head), arena[start:stop]], stop=stop
-                )
-                for number, (head, (start, stop)) in enumerate(zip(heads, draft.extents, strict=True))
-            ]
             try:
-                stored = self._write_shards(pool, draft, files, reach, base)
-                unnamed = self._write_manifest(
-                    draft, folder, [file.size_bytes for file in files], whole.result(), stored, base
-                )
+                filed = Filing(self.store, folder, draft, heads, arena, reach, base).write(pool)
+                unnamed = self._write_manifest(draft, folder, filed, whole.result(), base)
             except (InfraError, StateError, Unfit) as error:
                 self._abandon(folder, error)  # a disk that is full would not take the next try besides it
                 raise
         pointer = self._publish(draft, whole, unnamed, base)
-        paid(_cost(files, stored))
+        paid(cost(filed))
         return pointer
 
     def _is_newest(self, base: Base) -> bool:
@@ -147,46 +139,12 @@ class Archive:
         except StateError:
             return False
 
-    def _write_shards(
-        self, pool: ThreadPoolExecutor, draft: Draft, files: Sequence["_File"], reach: Reach, base: Base | None
-    ) -> list["_Stored"]:
-        writes = [pool.submit(self._write_shard, draft, file, reach, base) for file in files]
-        try:
-            for write in as_completed(writes):
-                write.result()
-                faultpoint("save-shard", step=draft.step)
-        finally:
-            for write in writes:
-                write.cancel()
-            wait(writes)
-        return [write.result() for write in writes]
-
-    def _write_shard(self, draft: Draft, file: "_File", reach: Reach, base: Base | None) -> "_Stored":
-        reach(file.stop)
-        begun_s = time.perf_counter()
-        packed = None if base is None else base.pack(file.number, draft, file.parts)
-        if packed is None:
-            self.store.put(file.path, file.parts)
-            return _Stored(delta=None, size_bytes=file.size_bytes, encode_s=0.0, seconds=time.perf_counter() - begun_s)
-        self.store.put(f"{file.path.rpartition('/')[0]}/{packed.shard.file}", packed.views)
-        return _Stored(
-            delta=packed.shard,
-            size_bytes=packed.shard.size_bytes,
-            encode_s=packed.encode_s,
-            seconds=time.perf_counter() - begun_s,
-        )
-
     def _write_manifest(
-        self,
-        draft: Draft,
-        folder: str,
-        sizes: Sequence[int],
-        found: Imprint,
-        stored: Sequence["_Stored"],
-        base: Base | None,
+        self, draft: Draft, folder: str, filed: Sequence[Filed], found: Imprint, base: Base | None
     ) -> Pointer:
         """Of this save; nothing names it yet."""
-        packed = [each.delta for each in stored if each.delta is not None]
+        packed = [each.delta for each in filed if each.delta is not None]
+        whole_bytes = sum(each.whole_bytes for each in filed)
         manifest = msgspec.json.encode(
             Manifest(
                 version=PLAIN if base is None and draft.inexact is None else VERSION,
@@ -198,11 +156,11 @@ class Archive:
                 skeleton=draft.skeleton,
                 leaves=draft.leaves,
                 shards=tuple(
-                    Shard(file=_shard(number), size_bytes=size, chunks=chunks)
-                    for number, (size, chunks) in enumerate(zip(sizes, found.chunks, strict=True))
+                    Shard(file=shard_file(number), size_bytes=each.whole_bytes, chunks=chunks)
+                    for number, (each, chunks) in enumerate(zip(filed, found.chunks, strict=True))
                 ),
                 root=found.root,
-                delta=msgspec.UNSET if base is None else base.delta(packed, sum(sizes)),
+                delta=msgspec.UNSET if base is None else base.delta(packed, whole_bytes),
                 inexact=msgspec.UNSET if draft.inexact is None else draft.inexact,
             )
         )
@@ -215,7 +173,7 @@ class Archive:
             step=draft.step,
             folder=folder,
             manifest=xxhash.xxh3_128_hexdigest(manifest),
-            size_bytes=sum(each.size_bytes for each in stored),
+            size_bytes=sum(each.size_bytes for each in filed),
         )
 
     def _publish(self, draft: Draft, whole: "Future[Imprint]", unnamed: Pointer, base: Base | None) -> Pointer:
@@ -380,43 +338,6 @@ def root_of(draft: Draft, arena: memoryview) -> str:
         for start in (draft.offsets[index],)
     )
     return root(draft.skeleton, piece_digests(tensors))
-
-
-def _cost(files: Sequence["_File"], stored: Sequence["_Stored"]) -> Cost:
-    lines = max(1, min(_WRITING_LINES, len(files)))
-    return Cost(
-        size_bytes=sum(file.size_bytes for file in files),
-        stored_bytes=sum(each.size_bytes for each in stored),
-        encode_s=sum(each.encode_s for each in stored) / lines,
-        seconds=sum(each.seconds for each in stored) / lines,
-    )
-
-
-class _Stored(msgspec.Struct, frozen=True, kw_only=True):
-    """What lies there of a shard."""
-
-    delta: DeltaShard | None
-    size_bytes: int
-    encode_s: float
-    seconds: float
-
-
-class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard on its way."""
-
-    number: int
-    path: str
-    parts: list[memoryview]
-    stop: int
-    """All of it is there once so many bytes of the arena are."""
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
-
-
-def _shard(number: int) -> str:
-    return f"shard-{number:05d}.safetensors"
 
 
 def _by_shard(manifest: Manifest, views: Sequence[memoryview]) -> list[list[tuple[Leaf, memoryview]]]:
