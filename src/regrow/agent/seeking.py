@@ -19,6 +19,7 @@ from regrow.agent.patience import Abandoned, begun, tried
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.draft import Draft, draft_of
 from regrow.core.errors import ConfigError, InfraError, StateError
+from regrow.core.inexact import Inexact
 from regrow.core.records import OriginPassedOver
 from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive, root_of
@@ -177,6 +178,11 @@ class Seeking:
         assert pointer is not None
         try:
             manifest = self._tried(place, lambda _: archive.manifest(pointer))
+            if isinstance(manifest.inexact, Inexact):
+                raise ConfigError(
+                    f"step {pointer.step} in {place.url} cannot begin a job, which promises equal bits: "
+                    f"{manifest.inexact.words()}; restore it with a Checkpointer in a loop of your own"
+                )
             return self._read(archive, place, pointer, manifest)
         except StateError as error:
             self._pass_over(candidate.step, place.url, str(error))

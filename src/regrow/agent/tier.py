@@ -78,7 +78,8 @@ class Tier:
     def persist(self, draft: Draft, generation: Generation, urgency: Urgency = Urgency.LAST) -> None:
         """Until it is durable or given up, the generation is wanted. Its label is written."""
         if self._keeper is None:  # a place that takes nothing needs no process
-            setting = Setting(url=self.place.url, retention=self.place.retention, faults=self._faults)
+            place = self.place
+            setting = Setting(url=place.url, retention=place.retention, delta=place.delta, faults=self._faults)
             self._keeper = Keeper(setting, self._patience_s, self)
             self._keeper.take_term(draft.term)
         generation.wanted.add(self.number)

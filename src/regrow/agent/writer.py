@@ -22,6 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from regrow.core.delta import Cost
+from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, Harmed, InfraError, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
@@ -36,10 +38,12 @@ from regrow.shell.writing import (
     Setting,
     Term,
     ToWriter,
+    Undone,
     Unpruned,
     Void,
 )
 from regrow.state.archive import Archive
+from regrow.state.chaining import Chaining
 from regrow.state.store import Store
 from regrow.state.stores import open_store
 from regrow.wire.handover import Handover
@@ -76,6 +80,7 @@ class Writer:
         self._term = 0
         self._is_swept = False
         self._arena = _Mapping()
+        self._chaining = Chaining(setting.delta)
 
     def run(self) -> None:
         while True:
@@ -83,6 +88,7 @@ class Writer:
             if not isinstance(order, Persist):
                 raise _crossed()
             self._arena.show(self._line.take_fd())
+            self._chaining.begun()
             inflow = _Inflow(self._line, order.draft.arena_bytes)
             self._persist(order, inflow)
             inflow.wait_end()
@@ -119,11 +125,27 @@ class Writer:
         if not self._is_swept:
             archive.sweep()  # what dead saves left may be the very room that is missing
         draft = msgspec.structs.replace(order.draft, term=order.draft.term or self._term)
-        pointer = archive.write(draft, self._arena.view, inflow.reach, order.root)
+        costs: list[Cost] = []
+        if self._setting.moments:
+            pointer = archive.write(*self._fewer(draft, inflow))
+        else:
+            pointer = archive.write(
+                draft, self._arena.view, inflow.reach, order.root, self._chaining.base(draft), costs.append
+            )
         seconds = time.monotonic() - begun_s
+        # What is in the arena may change once the save is known to be durable.
+        news = self._chaining.saved(draft, self._arena.view, pointer, next(iter(costs), None), archive.manifest)
+        if news:
+            self._tell(Undone(why=news))
         self._tell(Persisted(pointer=pointer, seconds=seconds))
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
             self._tell(Unpruned(why=trouble))
+
+    def _fewer(self, draft: Draft, inflow: "_Inflow") -> tuple[Draft, memoryview]:
+        from regrow.state.moments import fewer  # which imports numpy
+
+        inflow.reach(draft.arena_bytes)
+        return fewer(draft, self._arena.view, self._setting.moments)
 
     def _prune(self, archive: Archive) -> str:
         """The save is durable whatever becomes of older ones."""

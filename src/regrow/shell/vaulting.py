@@ -27,6 +27,8 @@ class Place(_Message, frozen=True, kw_only=True):
     every: int
     """In steps; 0: on auto."""
     retention: Retention
+    delta: int = 0
+    """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
 
 
 class Setting(_Message, frozen=True, kw_only=True):

@@ -17,6 +17,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     retention: Retention
+    delta: int = 0
+    """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
+    moments: str = ""
+    """How an optimizer's moments are stored in fewer bits, one of core.inexact.MODES; empty: as they are."""
     has_term: bool = False
     """The training process knows its term already. Else the writer takes the next one, and says which."""
     faults: str = ""
@@ -75,5 +79,11 @@ class Unpruned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
 
 
+class Undone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Said with a save: the next ones are written whole, though deltas were asked for."""
+
+    why: str
+
+
 ToWriter = Persist | Copied | Void
-FromWriter = Term | Progress | Failed | Persisted | Unpruned
+FromWriter = Term | Progress | Failed | Persisted | Unpruned | Undone

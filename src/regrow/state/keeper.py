@@ -21,7 +21,19 @@ from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import Harmed, InfraError, PeerError, StateError
 from regrow.shell.backoff import Backoff
-from regrow.shell.writing import Copied, Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned, Void
+from regrow.shell.writing import (
+    Copied,
+    Failed,
+    FromWriter,
+    Persist,
+    Persisted,
+    Progress,
+    Setting,
+    Term,
+    Undone,
+    Unpruned,
+    Void,
+)
 from regrow.state.copying import Copying
 from regrow.wire.handover import Handover
 
@@ -178,7 +190,7 @@ class Keeper:
                     self._ledger.tried(
                         wait.step, attempt, f"step {wait.step} cannot be saved yet, and is tried again: {why}"
                     )
-                case Unpruned(why=why):
+                case Unpruned(why=why) | Undone(why=why):
                     self._ledger.noticed(why)
                 case Persisted(pointer=pointer):
                     return pointer
