@@ -81,9 +81,9 @@ _HANGS = HangConfig()
     help="Restarts of one replica within the window; then the job goes on without it.",
 )
 @click.option(
-    "--max-job-restarts",
+    "--max-all-restarts",
     type=click.IntRange(min=0),
-    default=_BUDGET.max_job_restarts,
+    default=_BUDGET.max_all_restarts,
     show_default=True,
     help="Restarts of all replicas together within the window.",
 )
@@ -223,7 +223,7 @@ def run(
     coordinator: str | None,
     token_file: Path | None,
     max_restarts: int,
-    max_job_restarts: int,
+    max_all_restarts: int,
     restart_window: float,
     restart_backoff: float,
     lease: float,
@@ -265,7 +265,7 @@ def run(
       143  stopped by SIGTERM
     """
     budget = BudgetConfig(
-        max_restarts=max_restarts, max_job_restarts=max_job_restarts, window_s=restart_window, backoff_s=restart_backoff
+        max_restarts=max_restarts, max_all_restarts=max_all_restarts, window_s=restart_window, backoff_s=restart_backoff
     )
     terminal = Terminal(is_quiet=quiet)
     try:
