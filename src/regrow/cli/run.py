@@ -28,6 +28,7 @@ from regrow.shell.faultpoint import parse
 
 _BUDGET = BudgetConfig()
 _HANGS = HangConfig()
+_MEMBERSHIP = MembershipConfig(replicas=())
 
 
 @click.command(
@@ -86,6 +87,14 @@ _HANGS = HangConfig()
     default=_BUDGET.max_all_restarts,
     show_default=True,
     help="Restarts of all replicas together within the window.",
+)
+@click.option(
+    "--max-job-restarts",
+    type=click.IntRange(min=0),
+    default=_MEMBERSHIP.max_job_restarts,
+    show_default=True,
+    metavar="N",
+    help="A job that saves is brought back after a loss of all replicas: so often in a row without getting further.",
 )
 @click.option(
     "--restart-window",
@@ -224,6 +233,7 @@ def run(
     token_file: Path | None,
     max_restarts: int,
     max_all_restarts: int,
+    max_job_restarts: int,
     restart_window: float,
     restart_backoff: float,
     lease: float,
@@ -299,6 +309,7 @@ def run(
                 on_poison=on_poison,
                 poison_after=poison_after,
                 keeps=kept.keeps,
+                max_job_restarts=max_job_restarts,
                 resumes=kept.resumes,
                 resume_step=kept.resume_step,
                 new_mathematics=kept.new_mathematics,
