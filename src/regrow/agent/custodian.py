@@ -29,6 +29,8 @@ from regrow.shell.vaulting import (
     Finish,
     Finished,
     FromAgent,
+    Held,
+    Hurry,
     Opened,
     Renewed,
     Said,
@@ -78,6 +80,9 @@ class Custodian:
         """This vault takes questions."""
         self._is_closing = False
         self._opening: asyncio.Future[Opened | Unusable] = loop.create_future()
+        self.held: dict[int, int] = {}
+        """Of each place by its number, and of MEMORY, the newest step whose state is there."""
+        self._hurry: Hurry | None = None
         self._question: FromAgent | None = None
         self._answer: asyncio.Future[Sought | Finished] = loop.create_future()
         self._gone: asyncio.Future[None] = loop.create_future()
@@ -106,6 +111,12 @@ class Custodian:
         if isinstance(answer, Sought):
             return answer
         return Sought(origin=None, mathematics={}, why=self._given_up)
+
+    def hurry(self, by_s: float) -> None:
+        """All that is to become durable must be so by then: on the host's monotonic clock."""
+        self._hurry = Hurry(by_s=by_s)
+        if self._is_open:
+            self._send(self._hurry)
 
     async def finish(self) -> tuple[str, ...]:
         """Once all that was taken is durable, or given up: what was, in words. The vault ends."""
@@ -232,7 +243,10 @@ class Custodian:
                 self._is_open = True
                 self._setting = msgspec.structs.replace(self._setting, term=term)
                 if not self._opening.done():
+                    self.held = {place: step for place, step in enumerate(message.newest) if step is not None}
                     self._opening.set_result(message)
+                if self._hurry is not None:
+                    self._send(self._hurry)
                 if self._question is not None:
                     self._send(self._question)
             case Unusable():
@@ -249,6 +263,8 @@ class Custodian:
                 self._question = None
                 if not self._answer.done():
                     self._answer.set_result(message)
+            case Held(place=place, step=step):
+                self.held[place] = step
             case Said():
                 self._say(message)
 

@@ -14,7 +14,7 @@ from regrow.core.errors import InfraError, StateError
 from regrow.core.records import SaveDurable, SaveFailed
 from regrow.core.saves import Urgency
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Place, Said
+from regrow.shell.vaulting import Held, Place, Said
 from regrow.shell.writing import Setting
 from regrow.state.copying import Copying
 from regrow.state.keeper import Keeper, Save
@@ -34,13 +34,17 @@ class Tier:
         faults: str,
         journal: Journal,
         post: Post,
-        say: Callable[[Said], None],
+        say: Callable[[Said | Held], None],
         freed: Callable[[], None],
     ) -> None:
         self.number = number
         self.place = place
         self.last = 0
         """The newest step that it took."""
+        self.durable: int | None = None
+        """The newest step that is durable there, as far as this vault knows."""
+        self._bytes_per_s: float | None = None
+        """Of the last save, the wait for those before it included."""
         self.under_way = ""
         self.failures: list[str] = []
         """Of saves that were given up, and that no newer one has taken the place of."""
@@ -61,6 +65,10 @@ class Tier:
 
     def takes(self, step: int, urgency: Urgency) -> bool:
         return saves.takes(step, self.place.every, self.last, urgency)
+
+    def expected_s(self, size_bytes: int) -> float | None:
+        """Until so much would be durable, after what it is busy with; None: nothing was measured yet."""
+        return None if self._bytes_per_s is None else (1 + len(self._open)) * size_bytes / self._bytes_per_s
 
     def persist(self, draft: Draft, generation: Generation) -> None:
         """Until it is durable or given up, the generation is wanted."""
@@ -102,6 +110,8 @@ class Tier:
         self._open.discard(draft.step)
         if isinstance(outcome, Pointer):
             self.failures.clear()
+            self.durable, self._bytes_per_s = draft.step, draft.size_bytes / max(seconds, 1e-6)
+            self._say(Held(place=self.number, step=draft.step))
             self._note(
                 SaveDurable(
                     step=draft.step,

@@ -36,6 +36,7 @@ from regrow.core.origin import Origin
 from regrow.core.records import OriginFound, OriginPassedOver
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.deafness import turn_deaf
 from regrow.shell.journal import Journal
 from regrow.shell.parentage import die_with_parent
 from regrow.shell.vaulting import (
@@ -48,6 +49,7 @@ from regrow.shell.vaulting import (
     Foreseen,
     FromAgent,
     FromWorker,
+    Hurry,
     Kept,
     Opened,
     Recall,
@@ -75,8 +77,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         return
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # a job that is told to end still wants its last save
+    turn_deaf()  # a job that is told to end still wants its last save
     os.nice(NICENESS)
     setting = msgspec.json.decode(words, type=Setting)
     if setting.faults:
@@ -150,6 +151,8 @@ class Vault:
         pauses_s = [self._shown_s + self._setting.silence_s / _SIGNS - now_s]
         if self._finish_s is not None:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
+            if self._keeping.haste.by_s is not None:
+                pauses_s.append(self._keeping.haste.by_s - now_s)
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
         return max(0.0, min(pauses_s))
@@ -211,6 +214,8 @@ class Vault:
                 message = msgspec.json.decode(payload, type=FromAgent)
                 if isinstance(message, Finish):
                     self._finish()
+                elif isinstance(message, Hurry):
+                    self._keeping.hurry(message.by_s)
                 else:
                     self._keeping.void("an origin is sought, since nobody is left who holds the state")
                     self._seek = message
@@ -265,6 +270,7 @@ class Vault:
 
     def _freed(self) -> None:
         """A save is whole, or a generation is wanted no longer."""
+        self._keeping.haste.go_on()
         self._keeping.provide()
         if self._seek is not None and not self._keeping.is_digesting:
             seek, self._seek = self._seek, None
@@ -312,19 +318,34 @@ class Vault:
         if self._finish_s is None or self._is_over:
             return
         now_s = time.monotonic()
-        tiers = self._keeping.tiers
+        tiers, haste = self._keeping.tiers, self._keeping.haste
+        if not self._keeping.is_digesting and not haste.is_up:
+            self._keeping.secure()
         busy = [tier for tier in tiers if not tier.is_idle]
-        if not busy and not self._keeping.is_digesting:
+        if haste.is_up:
             self._is_over = True
-            failures = [*self._keeping.failures, *(why for tier in tiers for why in tier.failures)]
+            self._tell(Finished(failures=(*self._failures(), *map(_unfinished, busy))))
+        elif not busy and haste.is_idle and not self._keeping.is_digesting:
+            self._is_over = True
+            failures = self._failures()
             closings = [begun(tier.close, "regrow-close") for tier in tiers]
             for closing in closings:
                 closing.result()  # nobody else is served any more: what retention removes goes before the end is told
-            self._tell(Finished(failures=tuple(failures)))
+            self._tell(Finished(failures=failures))
         elif now_s >= self._told_s + _PROGRESS_S:
             self._told_s = now_s
             words = "; ".join(f"{tier.place.url}: {tier.under_way or 'not begun yet'}" for tier in busy) or "a digest"
             self._tell(Said(text=f"saving for {now_s - self._finish_s:.0f} s: {words}", is_routine=True))
+
+    def _failures(self) -> tuple[str, ...]:
+        keeping = self._keeping
+        gave_up = [why for tier in keeping.tiers for why in tier.failures]
+        late = ["the newest state was not whole in memory when the time was up"] if keeping.is_digesting else []
+        return (*keeping.failures, *late, *gave_up, *keeping.haste.conclude())
+
+
+def _unfinished(tier: Tier) -> str:
+    return f"{tier.place.url}: the time was up: {tier.under_way or 'not begun'}"
 
 
 if __name__ == "__main__":

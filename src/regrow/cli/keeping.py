@@ -50,6 +50,13 @@ _OPTIONS = (
         help="Save checkpoints there: a folder, or for example s3://bucket/run1. Several, nearest first.",
     ),
     click.option(
+        "--host-local",
+        "local",
+        multiple=True,
+        metavar="URL",
+        help="This --checkpoint goes with the machine: the last one to save to when that is to be taken away.",
+    ),
+    click.option(
         "--checkpoint-every",
         "intervals",
         type=click.IntRange(min=1),
@@ -118,6 +125,7 @@ def keeping_options(command: Callable[..., None]) -> Callable[..., None]:
 def keep(
     *,
     urls: Sequence[str],
+    local: Sequence[str],
     intervals: Sequence[int],
     memory_every: int | None,
     keep_last: int | None,
@@ -132,13 +140,17 @@ def keep(
         last=keep_last, every=keep_every, total_bytes=None if keep_gb is None else max(1, int(keep_gb * _GB))
     )
     _check(urls, intervals, retention, resume, new_mathematics)
+    lost = {open_store(url).url for url in local}
     places: list[Place] = []
     for number, url in enumerate(urls):
         every = intervals[number if len(intervals) > 1 else 0] if intervals else _EVERY
-        place = Place(url=open_store(url).url, every=every, retention=retention)
+        found = open_store(url).url
+        place = Place(url=found, every=every, retention=retention, outlives=found not in lost)
         if place.url in (other.url for other in places):
             raise ConfigError(f"--checkpoint {url} is given twice: one place takes each save once")
         places.append(place)
+    if strange := lost - {place.url for place in places}:
+        raise ConfigError(f"--host-local {min(strange)} is no --checkpoint: name one of those")
     return Keeping(
         places=tuple(places),
         memory_every=memory_every or 0,

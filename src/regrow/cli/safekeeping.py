@@ -11,8 +11,9 @@ from regrow.core.errors import ConfigError
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.messages import StateSought
 from regrow.core.origin import data_from, unused
+from regrow.core.safety import Safety, Spot
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Opened, Place, Setting, Sought
+from regrow.shell.vaulting import MEMORY, Opened, Place, Setting, Sought
 
 
 class Safekeeping:
@@ -71,6 +72,18 @@ class Safekeeping:
     async def _seek(self, number: int, step: int | None) -> None:
         sought = await self._custodian.seek(step)
         self._report(StateSought(number=number, origin=sought.origin, mathematics=sought.mathematics, why=sought.why))
+
+    def hurry(self, by_s: float) -> None:
+        """All that is to become durable must be so by then: on the host's monotonic clock."""
+        self._custodian.hurry(by_s)
+
+    def safety(self, reached: int) -> Safety:
+        """What lies where by now, of a job that has committed every step below `reached`."""
+        held = self._custodian.held
+        spots = [
+            Spot(url=place.url, outlives=place.outlives, step=held.get(number)) for number, place in enumerate(self._places)
+        ]
+        return Safety(spots=tuple(spots), reached=max(reached, held.get(MEMORY, 0)))
 
     async def finish(self) -> tuple[str, ...]:
         """Nobody saves any more: wait until what was saved is durable. What is not, in words."""

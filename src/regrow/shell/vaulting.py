@@ -25,6 +25,8 @@ class Place(_Message, frozen=True, kw_only=True):
     every: int
     """In steps."""
     retention: Retention
+    outlives: bool = True
+    """What lies there is still there when this machine is gone."""
 
 
 class Setting(_Message, frozen=True, kw_only=True):
@@ -155,8 +157,15 @@ class Seek(_Message, frozen=True, kw_only=True):
     """None: the newest state that is whole."""
 
 
+class Hurry(_Message, frozen=True, kw_only=True):
+    """The job is to end, and all that is to become durable must be so by then."""
+
+    by_s: float
+    """On the host's monotonic clock."""
+
+
 class Finish(_Message, frozen=True, kw_only=True):
-    """Nobody will save any more: make durable what was taken, and end."""
+    """Nobody will save any more: make durable what was taken, and the newest state, and end."""
 
 
 # To the agent
@@ -193,6 +202,18 @@ class Renewed(_Message, frozen=True, kw_only=True):
     generation: int
 
 
+MEMORY = -1
+"""In place of a place's number."""
+
+
+class Held(_Message, frozen=True, kw_only=True):
+    """This state is whole in memory, or durable at that place, from now on."""
+
+    place: int
+    """By its number, or MEMORY."""
+    step: int
+
+
 class Finished(_Message, frozen=True, kw_only=True):
     """All that was taken is durable but for this, and the vault ends."""
 
@@ -212,5 +233,5 @@ class Said(_Message, frozen=True, kw_only=True):
 
 FromWorker = Came | Foreseen | Deposit | Deposited | Recall
 ToWorker = Lent | Waits | Kept | Void | Lacking | Recalled | Unknown
-FromAgent = Seek | Finish
-ToAgent = Opened | Unusable | Sought | Renewed | Finished | Alive | Said
+FromAgent = Seek | Hurry | Finish
+ToAgent = Opened | Unusable | Sought | Renewed | Held | Finished | Alive | Said
