@@ -36,7 +36,7 @@ async def main() -> None:
             case ["seek", *step]:
                 tell(sought=await custodian.seek(int(step[0]) if step else None))
             case ["finish"]:
-                tell(finished=await custodian.finish(), pid=custodian.pid)
+                tell(finished=await custodian.finish(None), pid=custodian.pid)
             case _:
                 custodian.close()
                 return

@@ -21,6 +21,7 @@ import msgspec
 from regrow.agent.exits import describe
 from regrow.agent.reaper import Reaper
 from regrow.agent.vault_line import VaultLine
+from regrow.core.completion import Completion
 from regrow.core.errors import ConfigError, InfraError, PeerError
 from regrow.core.records import VaultEnded, VaultStarted
 from regrow.shell.backoff import Backoff
@@ -118,9 +119,10 @@ class Custodian:
         if self._is_open:
             self._send(self._hurry)
 
-    async def finish(self) -> tuple[str, ...]:
-        """Once all that was taken is durable, or given up: what was, in words. The vault ends."""
-        answer = await self._asked(Finish())
+    async def finish(self, completion: Completion | None) -> tuple[str, ...]:
+        """Once all that was taken is durable, or given up: what was, in words. The vault ends. `completion`: the job is
+        finished, and marked so wherever its last state is."""
+        answer = await self._asked(Finish(completion=completion))
         self._is_closing = True
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._gone), _FAREWELL_S)

@@ -158,7 +158,7 @@ class Keeping:
 
     def fate(self, step: int) -> ToWorker | None:
         """Of a save that a member gave its portion of; None: it is not decided yet, and all will hear of it."""
-        whole = self._newest_label()
+        whole = self.newest_label
         if whole is not None and whole.draft.step >= step:
             return Kept(step=whole.draft.step)
         if any(key[0] == step for key in self._digesting):
@@ -293,17 +293,27 @@ class Keeping:
         if generation is not None and generation.label is not None:
             self.haste.insure(generation.label.draft, generation)
 
-    def secure(self) -> None:
-        """Nobody saves any more: what is newest in memory goes with it, unless places take it now."""
+    def secure(self, is_finished: bool) -> None:
+        """Nobody saves any more: what is newest in memory goes with it, unless places take it now. What was only found there
+        is nothing of this run's, but for a finished job: its last state belongs to all places."""
         generation = newest(self.generations)
-        if self._has_kept and generation is not None and generation.label is not None:
-            self._hand_on(generation, generation.label, Urgency.LAST)
+        label = None if generation is None else generation.label
+        if generation is None or label is None:
+            return
+        if self._has_kept:
+            self._hand_on(generation, label, Urgency.LAST)
+        elif is_finished:
+            for tier in self.tiers:
+                if tier.durable != label.draft.step and tier.is_idle and not tier.failures:
+                    generation.mark_taken(tier.number)
+                    tier.persist(label.draft, generation)
 
     def label(self, generation: Generation, draft: Draft, root: str, takers: tuple[int, ...]) -> None:
         lasts = tuple(tier.last for tier in self.tiers)
         generation.write_label(Label(draft=draft, root=root, inode=generation.inode(), lasts=lasts, takers=takers))
 
-    def _newest_label(self) -> Label | None:
+    @property
+    def newest_label(self) -> Label | None:
         generation = newest(self.generations)
         return None if generation is None else generation.label
 

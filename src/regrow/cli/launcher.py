@@ -22,14 +22,15 @@ from regrow.agent.exits import NEVER_JOINED, Exit
 from regrow.agent.notices import NoticeWatch
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig
-from regrow.cli.conclusion import INTERRUPTED, conclude, conclude_safety, conclude_saves, exit_code, short
+from regrow.cli.conclusion import FINISHED, INTERRUPTED, conclude, conclude_safety, conclude_saves, exit_code, short
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
-from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
+from regrow.cli.run_dir import JobFile, ListeningFile, RunDir, digest_of
 from regrow.cli.safekeeping import Safekeeping, setting
 from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
+from regrow.core.completion import Completion
 from regrow.core.culprits import is_tidying
 from regrow.core.errors import RegrowError
 from regrow.core.hangs import Hang, HangConfig, Stall
@@ -113,6 +114,7 @@ class Launcher:
         self._run_dir = RunDir(plan.run_dir)
         self._is_shared = plan.coordinator is not None and plan.token is None
         """The run directory is a coordinator's, and stays its own."""
+        self._script = digest_of(plan.script)
         self._endpoint = plan.coordinator or Endpoint(plan.host, plan.port)
         self._signals = 0
         """Ctrl-C and SIGTERM, how often."""
@@ -130,6 +132,11 @@ class Launcher:
         self._safe: Safekeeping | None = None
 
     async def run(self) -> int:
+        membership, done = self._plan.membership, self._run_dir.completion()
+        is_open = membership.resumes and membership.resume_step is None and not membership.new_mathematics
+        if done is not None and is_open and done.is_of(self._command, self._script):
+            self._terminal.say(f"the job finished: {done.words}")
+            return FINISHED
         job_file = self._job_file()
         self._token = self._run_dir.claim(job_file) if self._is_shared else self._run_dir.create(job_file, self._plan.token)
         with contextlib.ExitStack() as held:
@@ -166,6 +173,7 @@ class Launcher:
             plan.membership,
             setting(self._run_dir, plan.places, plan.patience_s, plan.shard_bytes, plan.faults),
             plan.memory_every,
+            (self._command, self._script),
             self._agent,
             journal,
             self._terminal.say,
@@ -203,14 +211,16 @@ class Launcher:
             self._loop.add_signal_handler(number, self._signalled, number)
         view = self._open_view() if self._plan.is_live else None
         unsaved: tuple[str, ...] = ()
+        completion: Completion | None = None
         try:
             await self._begin()
             end = await self._coordination.ended
+            completion = self._completion() if self._is_open and end.outcome == "finished" else None
         except RegrowError as error:
             self._coordination.end(End(outcome="failed", why=str(error)))
             raise
         finally:
-            unsaved = await self._conclude_saves()
+            unsaved = await self._conclude_saves(completion)
             await self._agent.close()
             await self._coordination.close()
             watch.close()
@@ -221,6 +231,9 @@ class Launcher:
                 self._loop.remove_signal_handler(signal.SIGCONT)
             if not self._is_open and (self._line is not None or self._safe is not None):
                 self._undo()
+        if completion is not None and not unsaved:
+            step = self._reached if self._safe is None else self._safe.safety(self._reached).reached
+            self._run_dir.mark_finished(msgspec.structs.replace(completion, step=step))
         conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
         code = conclude_saves(self._terminal, end, unsaved, short(self._run_dir.path))
         safety = None if self._safe is None else self._safe.safety(self._reached)
@@ -238,12 +251,26 @@ class Launcher:
             self._loop.add_signal_handler(signal.Signals[config.signal], self._noticed, f"there is a {config.signal}")
         return watch
 
-    async def _conclude_saves(self) -> tuple[str, ...]:
+    def _completion(self) -> Completion:
+        return Completion(
+            job=self._run_dir.path.name,
+            step=0,
+            root="",
+            command=self._command,
+            script=self._script,
+            made_unix_s=time.time(),
+        )
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return (str(self._plan.script), *self._plan.argv)
+
+    async def _conclude_saves(self, completion: Completion | None) -> tuple[str, ...]:
         """Whoever could save is gone: wait until what was saved is durable, unless everything is to end at once."""
         if self._safe is None:
             return ()
         await self._agent.end_workers()
-        finishing = asyncio.create_task(self._safe.finish())
+        finishing = asyncio.create_task(self._safe.finish(completion))
         hurrying = asyncio.create_task(self._hurried.wait())
         await asyncio.wait({finishing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         hurrying.cancel()
@@ -285,6 +312,10 @@ class Launcher:
             self._coordination.end(End(outcome="stopped", why="stopped before the first worker started"))
             return
         warming.result()
+        if self._safe is not None and self._safe.is_done:
+            assert self._safe.finished is not None
+            self._coordination.end(End(outcome="finished", why=self._safe.finished.words))
+            return
         self._is_open = True
         self._coordination.open()
 
@@ -298,7 +329,7 @@ class Launcher:
     def _job_file(self) -> JobFile:
         return JobFile(
             job=self._run_dir.path.name,
-            command=(str(self._plan.script), *self._plan.argv),
+            command=self._command,
             cwd=str(Path.cwd()),
             replicas=self._plan.membership.replicas,
             lanes=self._plan.lanes,
@@ -313,9 +344,8 @@ class Launcher:
         )
 
     def _enlist(self) -> Enlist:
-        command = (str(self._plan.script), *self._plan.argv)
         agent = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
-        return Enlist(agent=agent, job=self._run_dir.path.name, command=command, config=self._plan.membership)
+        return Enlist(agent=agent, job=self._run_dir.path.name, command=self._command, config=self._plan.membership)
 
     def _door(self, member: Member) -> WorkerDoor:
         safe = self._safe

@@ -36,6 +36,7 @@ import msgspec
 from regrow.core.attendance import names_member
 from regrow.core.budget import Budget, Exhausted
 from regrow.core.comebacks import Comebacks, NoProgress
+from regrow.core.completion import has_more
 from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig as MembershipConfig
 from regrow.core.membership_effects import (
@@ -93,7 +94,7 @@ from regrow.core.messages import (
     Stop,
     Timed,
 )
-from regrow.core.origin import Founding, data_from, differences
+from regrow.core.origin import Founding, Origin, data_from, differences
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
@@ -249,7 +250,9 @@ class Membership:
         founding = self._founding
         if not founding.seeks or came.number != self._term:
             return []
-        self._founding = msgspec.structs.replace(founding, seeks=False, origin=came.origin, mathematics=came.mathematics)
+        self._founding = msgspec.structs.replace(
+            founding, seeks=False, origin=came.origin, mathematics=came.mathematics, is_final=came.is_final
+        )
         if came.origin is None and founding.reached is not None:
             return self._end("state-lost", f"every replica is lost, and no saved state is whole: {came.why}")
         if came.origin is None and self._config.resume_step is not None:
@@ -760,6 +763,8 @@ class Membership:
             return self._end(
                 "failed", f"cannot resume from step {origin.step} ({origin.where}): {'; '.join(others)}. {_REMEDY}"
             )
+        if self._is_done(origin):
+            return self._end("finished", f"it was finished before, at step {origin.step}: nothing is left to do")
         self._comebacks = self._comebacks.founded(origin.step)
         reached, self._floor = self._founding.reached or 0, origin.step
         # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
@@ -772,6 +777,14 @@ class Membership:
         )
         why = f"every replica is ready to go on from step {origin.step}, {origin.where}"
         return [founded, *self._make(set(founders), cause, why)]
+
+    def _is_done(self, origin: Origin) -> bool:
+        """Was the job finished before, with all the steps that are asked for now? A step that was named, and another
+        mathematics, are the operator's word that it goes on."""
+        founding, config = self._founding, self._config
+        if not founding.is_final or founding.reached is not None or config.resume_step is not None or config.new_mathematics:
+            return False
+        return self._contract is not None and not has_more(self._contract.terms.get("steps", ""), origin.step)
 
     def _has_buried(self) -> bool:
         """Are those who left as planned gone? A coordinator that came back knows them by their replicas alone."""

@@ -7,6 +7,7 @@ portions that are `Lacking`. A founder asks to `Recall` the origin. Whatever is 
 
 import msgspec
 
+from regrow.core.completion import Completion
 from regrow.core.draft import Draft
 from regrow.core.origin import Origin
 from regrow.core.retention import Retention
@@ -167,6 +168,9 @@ class Hurry(_Message, frozen=True, kw_only=True):
 class Finish(_Message, frozen=True, kw_only=True):
     """Nobody will save any more: make durable what was taken, and the newest state, and end."""
 
+    completion: Completion | None = None
+    """The job is finished: mark it where its last state is. Step and root are the vault's to fill in."""
+
 
 # To the agent
 
@@ -178,6 +182,8 @@ class Opened(_Message, frozen=True, kw_only=True):
     """Of each place, the step of its newest checkpoint; () from a vault that was started again."""
     term: int
     """Under which it saves."""
+    finished: tuple[Completion | None, ...] = ()
+    """Of each place, whether the newest checkpoint is the last one of a finished job."""
 
 
 class Unusable(_Message, frozen=True, kw_only=True):
