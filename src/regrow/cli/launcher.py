@@ -38,6 +38,7 @@ from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
 from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, StallSeen, StopWanted
 from regrow.core.notices import NoticeConfig
+from regrow.core.order import DataFrom
 from regrow.core.records import NoticeSeen
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.door import WorkerDoor
@@ -363,7 +364,7 @@ class Launcher:
             vault="" if safe is None else safe.address,
             saves=() if safe is None else safe.saves,
             shard_bytes=self._plan.shard_bytes,
-            data_from=(0, 0) if safe is None else safe.data_from,
+            data_from=DataFrom() if safe is None else safe.data_from,
             faults=self._plan.faults,
         )
 

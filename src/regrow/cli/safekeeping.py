@@ -11,6 +11,7 @@ from regrow.core.completion import Completion, settled
 from regrow.core.errors import ConfigError
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.messages import StateSought
+from regrow.core.order import DataFrom
 from regrow.core.origin import data_from, unused
 from regrow.core.safety import Safety, Spot
 from regrow.shell.journal import Journal
@@ -47,8 +48,7 @@ class Safekeeping:
         """The intervals, in steps."""
         self.finished: Completion | None = None
         """The job that lies at the places, when all of them say that it is finished, and nobody's word is to go on."""
-        self.data_from = (0, 0)
-        """From this step on the job takes its samples from this place of the stream."""
+        self.data_from = DataFrom()
 
     async def open(self) -> None:
         """Once this returns, workers may start. ConfigError where a place cannot be used, or not for this."""
@@ -69,7 +69,7 @@ class Safekeeping:
             return  # nothing is saved there yet: the job begins at step 0
         self.data_from = self._continued(sought, sought.origin.step)
 
-    def _continued(self, sought: Sought, step: int) -> tuple[int, int]:
+    def _continued(self, sought: Sought, step: int) -> DataFrom:
         saved = sought.mathematics
         return unused(saved, step) if self._config.new_mathematics else data_from(saved)
 

@@ -192,6 +192,11 @@ class Attendance:
         return self.roster.version if self.roster else NO_VERSION
 
     @property
+    def has_overflowed(self) -> bool:
+        """It cannot keep up by listening, and says so until it is seated."""
+        return self._overflowed is not None
+
+    @property
     def is_awaited(self) -> bool:
         """Does somebody wait to be fed?"""
         return bool(self._attached)

@@ -13,7 +13,7 @@ from regrow.core.errors import ConfigError, HaltError, Mismatch, PoisonError, St
 from regrow.core.events import StepEntered, StopAsked
 from regrow.core.lanes import Cell, lanes_in
 from regrow.core.messages import Contract, Join
-from regrow.core.order import Grid, mix
+from regrow.core.order import DataFrom, Grid, mix
 from regrow.core.origin import mathematics
 from regrow.core.progress import Phase
 from regrow.core.records import Departed, Fact
@@ -141,7 +141,7 @@ class Job:
             seed=self.seed,
             lanes=self.lanes,
             microbatches_per_lane=self.microbatches_per_lane,
-            data_from=self.place.door.data_from if self.place else (0, 0),
+            data_from=self.place.door.data_from if self.place else DataFrom(),
         )
         return make_data(
             source,
