@@ -247,6 +247,7 @@ def test_status_reads_the_end_and_the_steps(tmp_path: Path) -> None:
         "waits": "",
         "target": 2,
         "wishes": [],
+        "saves": None,
     }
 
 

@@ -558,3 +558,30 @@ def test_too_few_replicas_save_what_they_hold_and_end() -> None:
     made = rosters(effects)[-1]
     assert ends(effects) == [] and made.members == (B, C)
     assert made.halt is not None and "lower --min-replicas" in made.halt.why and not made.waits
+
+
+# A job that was finished before
+
+
+def begun(steps: str, config: MembershipConfig = RESUMES, is_final: bool = True) -> list[MembershipEffect]:
+    """Founders that ask for so many steps, and an origin of step 4."""
+    office = Office(config=config)
+    for member in (A, B, C):
+        wants = join(member)
+        office.hears(msgspec.structs.replace(wants, contract=Contract(terms={"dropout": "0.1", "steps": steps})))
+    came = OriginCame(now=0.0, number=1, origin=ORIGIN, mathematics=SAVED_WITH, why="", is_final=is_final)
+    return office._take(came)
+
+
+def test_a_finished_job_is_founded_again_only_for_more_steps() -> None:
+    for steps in ("3", "4"):
+        effects = begun(steps)
+        assert ends(effects) == ["finished"] and rosters(effects) == [], steps
+        assert "finished before, at step 4" in str(effects[-1])
+    assert len(rosters(begun("5"))) == 1
+
+
+def test_the_operators_word_is_to_go_on() -> None:
+    for word in ({"resume_step": 4}, {"new_mathematics": True}):
+        assert len(rosters(begun("4", msgspec.structs.replace(RESUMES, **word)))) == 1
+    assert len(rosters(begun("4", is_final=False))) == 1, "a job that was interrupted there"
