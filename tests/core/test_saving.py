@@ -7,9 +7,22 @@ from test_attendance import DIGEST, V1, V2, A, B, Story, roster, row, stated
 
 from regrow.core.attendance import Task
 from regrow.core.boundary import Pass, Row, verdict
-from regrow.core.effects import Bound, Commit, Leave, Save, Tell
-from regrow.core.events import Bounded, Broken, Exchanged, Formed, LaneDone, Reduced, RosterPushed, SaveWished, StepEntered
+from regrow.core.effects import Adopt, Bound, Commit, Leave, Save, Tell
+from regrow.core.events import (
+    Bounded,
+    Broken,
+    Exchanged,
+    Formed,
+    LaneDone,
+    Recalled,
+    Reduced,
+    RosterPushed,
+    SaveWished,
+    StepEntered,
+)
+from regrow.core.lanes import Node
 from regrow.core.messages import Left
+from regrow.core.origin import Origin
 from regrow.core.roster import Version
 from regrow.core.saves import Urgency, is_due, takes
 from regrow.core.saving import Saving
@@ -142,6 +155,37 @@ def test_whoever_missed_a_verdict_wishes_a_save() -> None:
     (bound,) = story.last
     assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
     assert story.member.task is Task.BUSY
+
+
+def test_whoever_is_left_alone_with_the_state_wishes_a_save_once() -> None:
+    story = keeping(every=()).seated()
+    story.hears(LaneDone(lane=0), LaneDone(lane=1))
+    story.hears(RosterPushed(roster=roster(V2, A)), Broken(version=V1, why=""), Formed(version=V2))
+    adopt, *_ = story.hears(Exchanged(version=V2, table=(stated(A, attempt=V1, held=(Node(0, 2),), last=4),)))
+    assert isinstance(adopt, Adopt) and adopt.is_guarded
+    for step, wish in ((0, Urgency.DUE), (1, Urgency.NONE)):
+        story.hears(*(LaneDone(lane=lane) for lane in range(2 if step == 0 else 0, 4)))
+        (bound,) = story.hears(Reduced(version=V2, digest=DIGEST))
+        assert isinstance(bound, Bound) and bound.row.save is wish, "not again before the roster changes"
+        story.hears(Bounded(version=V2, rows=(bound.row,)))
+        saves = [effect for effect in story.hears(StepEntered()) if isinstance(effect, Save)]
+        assert saves == [Save(step=1, version=V2, members=(A,), urgency=Urgency.DUE)] * (step == 0)
+
+
+def test_one_that_is_not_alone_or_has_no_vault_guards_nothing() -> None:
+    story = keeping(every=())
+    story.hears(StepEntered(), RosterPushed(roster=ROSTER), Formed(version=V1))
+    adopt, *_ = story.hears(Exchanged(version=V1, table=(stated(A, last=4), stated(B, last=4))))
+    assert isinstance(adopt, Adopt) and not adopt.is_guarded
+    assert not Saving(None).guard()
+
+
+def test_whoever_has_just_recalled_the_state_has_a_copy_already() -> None:
+    story = keeping(every=())
+    alone = msgspec.structs.replace(roster(V1, A), origin=Origin(step=2, root="ab", where="memory"))
+    story.hears(StepEntered(), RosterPushed(roster=alone), Formed(version=V1), Recalled(version=V1))
+    adopt, *_ = story.hears(Exchanged(version=V1, table=(stated(A, 2, last=4),)))
+    assert isinstance(adopt, Adopt) and not adopt.is_guarded
 
 
 def test_a_void_save_is_wished_again_at_the_next_boundary() -> None:

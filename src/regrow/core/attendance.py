@@ -20,6 +20,7 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - A joiner that only listens holds no state in anybody's eyes before it has entered a roster (P3).
 - The only holder of the state does not compute a lane that somebody died in.
 - A founder of a job that begins from a saved state holds none before it has loaded that (S6).
+- Whoever is left alone with the state wishes a save of it at once (S8).
 """
 
 from collections.abc import Iterable
@@ -437,7 +438,13 @@ class Attendance:
             keep = outcome.share(self.me).keep
             drop = tuple(sorted(self.held - set(keep)))
             self.held = frozenset(keep)
-        return [Adopt(resolution=outcome, drop=drop), *self._settle()]
+        return [self._adopt(roster, outcome, drop), *self._settle()]
+
+    def _adopt(self, roster: Roster, resolution: Resolution, drop: tuple[Node, ...] = ()) -> Adopt:
+        # What this member has just recalled lies in memory already.
+        is_copied = self._origin is not None and self.step <= self._origin.step
+        is_unique = self.holds_state and len(roster.seats) == 1 and not is_copied
+        return Adopt(resolution=resolution, drop=drop, is_guarded=is_unique and self._saving.guard())
 
     def _resolve(self, roster: Roster, table: tuple[Statement, ...]) -> Resolution | Stateless | Divided:
         return resolve.resolve(roster, self._lanes, table)
@@ -602,7 +609,7 @@ class Attendance:
         self._resolution = resolve.begin(roster, self._lanes, self.step, self._last)
         assert roster.base is not None
         # The base's groups stay until the next roster: another member may not have read their last table yet.
-        return [Abort(below=roster.base), Adopt(resolution=self._resolution, drop=())]
+        return [Abort(below=roster.base), self._adopt(roster, self._resolution)]
 
     # Feeding listeners
 

@@ -291,6 +291,13 @@ class StateKept(_Fact, frozen=True, kw_only=True):
     """Since the first member asked for the arena."""
 
 
+class StateUnique(_Fact, frozen=True, kw_only=True):
+    """A member: from this roster on nobody else holds the state, and it wishes a save at the next boundary."""
+
+    version: Version
+    step: int
+
+
 class SaveVoided(_Fact, frozen=True, kw_only=True):
     """The vault: this save will never be whole; the members wish another one."""
 
@@ -434,6 +441,7 @@ Fact = (
     | DataWorkerReplaced
     | Refused
     | StateKept
+    | StateUnique
     | SaveVoided
     | SaveDurable
     | SaveFailed

@@ -46,6 +46,13 @@ class Saving:
         else:
             self.wish(verdict.save)
 
+    def guard(self) -> bool:
+        """Nobody else holds the state from here on (rule S8). Is there somebody who could take a copy?"""
+        if self._every is None:
+            return False
+        self.wish(Urgency.DUE)
+        return True
+
     def missed(self) -> None:
         """A step was committed without its verdict. That may have decided a save, due or wished by others, who have dropped
         their wish and wait for this member's portion in vain."""

@@ -28,6 +28,7 @@ SIGHTS = (
     "a spectator was lost",
     "a save became whole",
     "a save was void",
+    "somebody was left alone with the state",
     "a last save was completed by others",
     "the vault was killed with a save under way",
     "everybody was lost",

@@ -75,6 +75,7 @@ from regrow.core.records import (
     StateFetched,
     StateRecalled,
     StateServed,
+    StateUnique,
 )
 from regrow.core.resolve import Manifest, Statement
 from regrow.core.roster import Roster
@@ -323,6 +324,8 @@ class Driver:
                 why=resolution.why,
             )
         )
+        if work.is_guarded:
+            self._note(StateUnique(version=resolution.version, step=resolution.step))
         if resolution.is_planned:
             faultpoint("switched", step=resolution.step, roster=resolution.version.n)
 
