@@ -17,6 +17,7 @@ from regrow.core.events import (
     Recalled,
     Reduced,
     RosterPushed,
+    SaveDue,
     SaveWished,
     StepEntered,
 )
@@ -80,6 +81,19 @@ def test_a_wish_is_kept_until_a_verdict_decides_a_save() -> None:
     saving.decide(ROSTER, passing(Urgency.ASKED))
     assert saving.stated(1, 20) is Urgency.NONE
     assert saving.enter(2, 20) == [saved(2, Urgency.ASKED)] and saving.enter(3, 20) == []
+
+
+def test_what_is_due_is_wished_once_however_often_it_is_said() -> None:
+    """A save that is decided may not be on its way for long: the script evaluates between two steps."""
+    saving = Saving(())
+    saving.due()
+    saving.due()
+    assert saving.stated(0, 20) is Urgency.DUE
+    saving.decide(ROSTER, passing(Urgency.DUE))
+    saving.due()
+    assert saving.enter(1, 20) == [saved(1)] and saving.stated(1, 20) is Urgency.NONE
+    saving.due()
+    assert saving.stated(1, 20) is Urgency.DUE
 
 
 def test_where_members_part_nothing_is_saved_and_the_wish_is_everybodys() -> None:
@@ -193,3 +207,19 @@ def test_a_void_save_is_wished_again_at_the_next_boundary() -> None:
     story.hears(SaveWished(urgency=Urgency.DUE), LaneDone(lane=0), LaneDone(lane=1))
     (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
     assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
+
+
+def test_a_tier_that_is_due_is_wished_a_save_at_the_next_boundary() -> None:
+    story = keeping(every=()).seated()
+    story.hears(SaveDue(), LaneDone(lane=0), LaneDone(lane=1))
+    (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
+
+
+def test_whoever_takes_no_part_yet_wishes_nothing_that_is_due() -> None:
+    """A spare would keep the wish for as long as it waits, and have a state saved that nobody wants when it takes over."""
+    story = keeping(every=())
+    story.hears(SaveDue())
+    story.seated().hears(LaneDone(lane=0), LaneDone(lane=1))
+    (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.NONE

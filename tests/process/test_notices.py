@@ -82,7 +82,9 @@ def test_a_notice_in_the_middle_of_a_step(
         "url": ("--notice-url", service.url),
         "SIGTERM": (),
     }[source]
-    run = start("--replicas", "2", "--checkpoint", str(place), *flags, script_args=("--pace", "0.2"))
+    run = start(
+        "--replicas", "2", "--checkpoint", str(place), "--checkpoint-every", "1000", *flags, script_args=("--pace", "0.2")
+    )
     under_way(run)
     match source:
         case "file":
@@ -126,7 +128,18 @@ def test_a_deadline_that_is_too_short_says_what_was_saved_and_what_is_lost(
 ) -> None:
     stop_at(start, place, 9)
     notice = tmp_path / "notice"
-    flags = ("--checkpoint", str(place), "--resume", "latest", "--notice-file", str(notice), "--notice-within", "3")
+    flags = (
+        "--checkpoint",
+        str(place),
+        "--checkpoint-every",
+        "1000",
+        "--resume",
+        "latest",
+        "--notice-file",
+        str(notice),
+        "--notice-within",
+        "3",
+    )
     run = start("--replicas", "2", *flags, "--fault", "writer:save-manifest:hang", script_args=PACED)
     under_way(run)
     notice.touch()
@@ -140,7 +153,7 @@ def test_a_deadline_that_is_too_short_says_what_was_saved_and_what_is_lost(
 
 def test_with_nothing_durable_in_time_there_is_nothing_to_go_on_from(tmp_path: Path, start: Start, place: Path) -> None:
     notice = tmp_path / "notice"
-    flags = ("--checkpoint", str(place), "--notice-file", str(notice), "--notice-within", "2")
+    flags = ("--checkpoint", str(place), "--checkpoint-every", "1000", "--notice-file", str(notice), "--notice-within", "2")
     run = start("--replicas", "2", *flags, "--fault", "writer:save-manifest:hang", script_args=PACED)
     under_way(run)
     notice.touch()
@@ -170,7 +183,16 @@ def test_without_a_boundary_in_time_the_newest_state_in_memory_is_what_is_left(
 def test_the_place_that_outlives_the_machine_comes_first(tmp_path: Path, start: Start, place: Path, reference: str) -> None:
     """Of two places the nearer one goes with the machine; the writer of whichever is begun first hangs."""
     local, notice = tmp_path / "local", tmp_path / "notice"
-    flags = ("--checkpoint", str(local), "--checkpoint", str(place), "--host-local", str(local))
+    flags = (
+        "--checkpoint",
+        str(local),
+        "--checkpoint",
+        str(place),
+        "--host-local",
+        str(local),
+        "--checkpoint-every",
+        "1000",
+    )
     run = start("--replicas", "2", *flags, "--notice-file", str(notice), script_args=PACED)
     under_way(run)
     notice.touch()

@@ -26,7 +26,7 @@ from regrow.cli.conclusion import FINISHED, INTERRUPTED, conclude, conclude_safe
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir, digest_of
-from regrow.cli.safekeeping import Safekeeping, setting
+from regrow.cli.safekeeping import Safekeeping
 from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
@@ -34,6 +34,7 @@ from regrow.core.completion import Completion
 from regrow.core.culprits import is_tidying
 from regrow.core.errors import RegrowError
 from regrow.core.hangs import Hang, HangConfig, Stall
+from regrow.core.interval import CadenceConfig
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
 from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, StallSeen, StopWanted
@@ -43,7 +44,7 @@ from regrow.core.records import NoticeSeen
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Place
+from regrow.shell.vaulting import Place, Setting
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MARGIN_S = 1.0
@@ -72,7 +73,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...] = ()
     """Where checkpoints go, nearest first."""
     memory_every: int = 0
-    """Steps from one copy in this host's memory to the next, beyond those for the places; 0: none."""
+    """Steps from one copy in this host's memory to the next, beyond those for the places; 0: none, or on auto."""
+    paces_memory: bool = False
+    """It is on auto."""
+    cadence: CadenceConfig = CadenceConfig()
+    """What holds for all that is on auto."""
     shard_bytes: int = 256_000_000
     patience_s: float = 120.0
     """A place gives a save up when nothing of it has become durable for so long."""
@@ -172,8 +177,17 @@ class Launcher:
         plan = self._plan
         return Safekeeping(
             plan.membership,
-            setting(self._run_dir, plan.places, plan.patience_s, plan.shard_bytes, plan.faults),
-            plan.memory_every,
+            Setting(
+                run_dir=str(self._run_dir.path),
+                address=f"regrow-vault-{secrets.token_hex(16)}",
+                places=plan.places,
+                patience_s=plan.patience_s,
+                shard_bytes=plan.shard_bytes,
+                memory_every=plan.memory_every,
+                paces_memory=plan.paces_memory,
+                cadence=plan.cadence,
+                faults=plan.faults,
+            ),
             (self._command, self._script),
             self._agent,
             journal,

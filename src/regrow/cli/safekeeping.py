@@ -1,12 +1,10 @@
 """What the launcher has to do with the vault: it comes before the workers, and goes when what was saved is durable."""
 
 import asyncio
-import secrets
 from collections.abc import Callable
 
 from regrow.agent.agent import Agent
 from regrow.agent.custodian import Custodian
-from regrow.cli.run_dir import RunDir
 from regrow.core.completion import Completion, settled
 from regrow.core.errors import ConfigError
 from regrow.core.membership_config import MembershipConfig
@@ -26,7 +24,6 @@ class Safekeeping:
         self,
         config: MembershipConfig,
         setting: Setting,
-        memory_every: int,
         command: tuple[tuple[str, ...], str],
         agent: Agent,
         journal: Journal,
@@ -44,8 +41,9 @@ class Safekeeping:
         self._searches: set[asyncio.Task[None]] = set()
         self.address = setting.address
         self.shard_bytes = setting.shard_bytes
-        self.saves = tuple(sorted({every for every in (*(place.every for place in self._places), memory_every) if every}))
-        """The intervals, in steps."""
+        intervals = {setting.memory_every, *(place.every for place in self._places)}
+        self.saves = tuple(sorted(every for every in intervals if every))
+        """Those that are fixed, in steps: of what is on auto the vault tells workers."""
         self.finished: Completion | None = None
         """The job that lies at the places, when all of them say that it is finished, and nobody's word is to go on."""
         self.data_from = DataFrom()
@@ -119,17 +117,6 @@ class Safekeeping:
             task.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
         self._custodian.close()
-
-
-def setting(run_dir: RunDir, places: tuple[Place, ...], patience_s: float, shard_bytes: int, faults: str) -> Setting:
-    return Setting(
-        run_dir=str(run_dir.path),
-        address=f"regrow-vault-{secrets.token_hex(16)}",
-        places=places,
-        patience_s=patience_s,
-        shard_bytes=shard_bytes,
-        faults=faults,
-    )
 
 
 def _refuse_used(places: tuple[Place, ...], opened: Opened) -> None:

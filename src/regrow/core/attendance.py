@@ -75,6 +75,7 @@ from regrow.core.events import (
     Recorded,
     Reduced,
     RosterPushed,
+    SaveDue,
     SaveWished,
     Served,
     SnapshotsTaken,
@@ -293,6 +294,10 @@ class Attendance:
                 return []
             case SaveWished(urgency=urgency):
                 self._saving.wish(urgency)
+                return []
+            case SaveDue():
+                if self.acting is not None and self.acting.seat(self.me) is not None:
+                    self._saving.due()  # whoever takes no part has no boundary at which its wish would be met
                 return []
             case DismissalCame(within_s=within_s):
                 self._dismissed = Dismissed(member=self.me, within_s=within_s)

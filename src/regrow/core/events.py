@@ -163,6 +163,10 @@ class SaveWished(msgspec.Struct, frozen=True, kw_only=True):
     urgency: Urgency
 
 
+class SaveDue(msgspec.Struct, frozen=True, kw_only=True):
+    """The vault says so, again and again: a tier on auto wants a state."""
+
+
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The user or the operator wishes to stop at the next boundary."""
 
@@ -192,5 +196,6 @@ Event = (
     | ListenerGone
     | StopAsked
     | SaveWished
+    | SaveDue
     | DismissalCame
 )

@@ -7,6 +7,7 @@ measuring phases on one machine.
 import msgspec
 
 from regrow.core.errands import Errand
+from regrow.core.interval import Interval
 from regrow.core.lanes import Cell, Node
 from regrow.core.listener import Listener
 from regrow.core.memory import Memory
@@ -327,6 +328,23 @@ class SaveFailed(_Fact, frozen=True, kw_only=True):
     is_final: bool
 
 
+class SaveCosted(_Fact, frozen=True, kw_only=True):
+    """The vault: what the save of this step cost training, by the member whom it cost most: all others wait for that one."""
+
+    step: int
+    seconds: float
+
+
+class IntervalChosen(_Fact, frozen=True, kw_only=True):
+    """The vault: how often this tier takes a state from here on."""
+
+    where: str
+    every: int
+    """Steps, as the operator said; 0: it is on auto."""
+    interval: Interval | None = None
+    """Of one on auto."""
+
+
 class SaveWaited(_Fact, frozen=True, kw_only=True):
     """A worker: its training stood still until a copy was done, or until there was an arena."""
 
@@ -445,6 +463,8 @@ Fact = (
     | SaveVoided
     | SaveDurable
     | SaveFailed
+    | SaveCosted
+    | IntervalChosen
     | SaveWaited
     | OriginFound
     | OriginPassedOver

@@ -26,6 +26,11 @@ class Saving:
         """By an operator, or because the last save is void."""
         self._wish = max(self._wish, urgency)
 
+    def due(self) -> None:
+        """The vault says so until a state is kept: it need not be told that one is decided and not yet on its way."""
+        if self._decided is None:
+            self.wish(Urgency.DUE)
+
     def stated(self, step: int, last: int) -> Urgency:
         """In the row of this step: shall the state after it be saved? The last one is saved at the farewell."""
         if self._every is None or step + 1 >= last:

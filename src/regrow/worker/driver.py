@@ -55,6 +55,7 @@ from regrow.core.events import (
     Recalled,
     Reduced,
     RosterPushed,
+    SaveDue,
     SaveWished,
     Served,
     StopAsked,
@@ -194,6 +195,10 @@ class Driver:
     def save_again(self, urgency: Urgency) -> None:
         """The last one is void."""
         self.tell(SaveWished(urgency=urgency))
+
+    def save_due(self) -> None:
+        """By the vault's clock."""
+        self.tell(SaveDue())
 
     def refused(self, why: str, is_lost: bool) -> None:
         self._hand(Leave(why=why, fault="refused" if is_lost else "evicted"))

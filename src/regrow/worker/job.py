@@ -246,7 +246,14 @@ class Job:
     def _furnish(self, place: Place, driver: Driver, contract: Contract) -> Depot:
         drafting = Drafting(place.door.shard_bytes, mathematics(contract.terms))
         depot = Depot(
-            place.door.vault, place.door.member, self._tracked, drafting, self._stamp, self._note, driver.save_again
+            place.door.vault,
+            place.door.member,
+            self._tracked,
+            drafting,
+            self._stamp,
+            self._note,
+            driver.save_again,
+            driver.save_due,
         )
         driver.keep(depot)
         depot.open()
@@ -275,8 +282,12 @@ class Job:
             if self._step is not None:
                 faultpoint("entered", step=self._step.index + 1)
             driver.partials.retract()
+            if self._depot is not None:
+                self._depot.enter()
             driver.tell(StepEntered())
             first = driver.enter()
+            if self._depot is not None and isinstance(first, Commit):
+                self._depot.skip()
             if isinstance(first, Leave):
                 if first.fault is not None:
                     self._fail(first)
