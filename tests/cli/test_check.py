@@ -248,6 +248,7 @@ def test_status_reads_the_end_and_the_steps(tmp_path: Path) -> None:
         "target": 2,
         "wishes": [],
         "saves": None,
+        "risk": None,
     }
 
 
