@@ -145,8 +145,9 @@ def test_memory_is_nearer_than_places_and_the_first_place_nearer_than_the_second
 
 
 def test_a_place_that_is_ahead_is_asked_although_it_is_farther(make: Callable[..., Host], tmp_path: Path) -> None:
-    near, far = place(tmp_path / "near", 2), place(tmp_path / "far", 3)
-    filled(make, (near, far), 3)
+    near, far = place(tmp_path / "near"), place(tmp_path / "far")
+    filled(make, (near,), 2)
+    filled(make, (far,), 3)
     host = make(near, far)
     assert host.open()["newest"] == [2, 3]
     check(host, host.seek(), 3, far.url)
@@ -261,7 +262,7 @@ def test_a_vault_that_is_killed_while_it_opens_or_seeks_is_asked_again(make: Cal
     near = place(tmp_path / "near")
     filled(make, (near,), 1)
     host = make(near, faults="vault.0:vault-open:SIGKILL,vault.1:vault-seek:SIGKILL")
-    assert host.open() == {"type": "Opened", "newest": [1], "term": 2}
+    assert host.open() == {"type": "Opened", "newest": [1], "term": 2, "finished": [None]}
     check(host, host.seek(), 1, near.url)
     assert [fact.incarnation for fact in host.facts(VaultStarted)] == [0, 1, 2]
     assert len(host.facts(VaultEnded)) == 2

@@ -46,7 +46,7 @@ async def main() -> None:
                 await asyncio.sleep(0)
                 search.cancel()
             case ["finish"]:
-                tell(finished=await custodian.finish(), pid=custodian.pid)
+                tell(finished=await custodian.finish(None), pid=custodian.pid)
             case _:
                 custodian.close()
                 return

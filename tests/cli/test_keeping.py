@@ -106,3 +106,11 @@ def test_a_job_begins_from_the_newest_state_or_from_a_step(tmp_path: Path) -> No
 def test_sizes_and_patience(tmp_path: Path) -> None:
     found = told("--checkpoint", tmp_path, "--shard-mb", 10, "--checkpoint-patience", 2.5)
     assert (found.shard_bytes, found.patience_s) == (10_000_000, 2.5)
+
+
+def test_a_place_goes_with_the_machine_only_where_that_is_said(tmp_path: Path) -> None:
+    near, far = str(tmp_path / "near"), str(tmp_path / "far")
+    kept = told("--checkpoint", near, "--checkpoint", far, "--host-local", near)
+    assert [place.outlives for place in kept.places] == [False, True]
+    with pytest.raises(ConfigError, match=r"--host-local .*other is no --checkpoint"):
+        told("--checkpoint", near, "--host-local", str(tmp_path / "other"))

@@ -21,6 +21,7 @@ import msgspec
 from regrow.agent.exits import describe
 from regrow.agent.reaper import Reaper
 from regrow.agent.vault_line import VaultLine
+from regrow.core.completion import Completion
 from regrow.core.errors import ConfigError, InfraError, PeerError
 from regrow.core.records import VaultEnded, VaultStarted
 from regrow.shell.backoff import Backoff
@@ -29,6 +30,8 @@ from regrow.shell.vaulting import (
     Finish,
     Finished,
     FromAgent,
+    Held,
+    Hurry,
     Opened,
     Renewed,
     Said,
@@ -78,6 +81,9 @@ class Custodian:
         """This vault takes questions."""
         self._is_closing = False
         self._opening: asyncio.Future[Opened | Unusable] = loop.create_future()
+        self.held: dict[int, int] = {}
+        """Of each place by its number, and of MEMORY, the newest step whose state is there."""
+        self._hurry: Hurry | None = None
         self._question: FromAgent | None = None
         self._answer: asyncio.Future[Sought | Finished] = loop.create_future()
         self._searches = 0
@@ -109,14 +115,21 @@ class Custodian:
             return answer
         return Sought(number=self._searches, origin=None, mathematics={}, why=self._given_up)
 
-    async def finish(self) -> tuple[str, ...]:
-        """Once all that was taken is durable, or given up: what was, in words. The vault ends."""
+    def hurry(self, by_s: float) -> None:
+        """All that is to become durable must be so by then: on the host's monotonic clock."""
+        self._hurry = Hurry(by_s=by_s)
+        if self._is_open:
+            self._send(self._hurry)
+
+    async def finish(self, completion: Completion | None) -> tuple[str, ...]:
+        """Once all that was taken is durable, or given up: what was, in words. The vault ends. `completion`: the job is
+        finished, and marked so wherever its last state is."""
         if not self._has_opened:  # nobody was ever heard, so nothing was taken; and who asked to open is told why
             self.close()
             if self._process is not None:
                 await self._wait_gone()
             return ()
-        answer = await self._asked(Finish())
+        answer = await self._asked(Finish(completion=completion))
         self._is_closing = True
         await self._wait_gone()
         self.close()
@@ -249,7 +262,10 @@ class Custodian:
                 self._is_open = True
                 self._setting = msgspec.structs.replace(self._setting, term=term)
                 if not self._opening.done():
+                    self.held = {place: step for place, step in enumerate(message.newest) if step is not None}
                     self._opening.set_result(message)
+                if self._hurry is not None:
+                    self._send(self._hurry)
                 if self._question is not None:
                     self._send(self._question)
             case Unusable():
@@ -266,6 +282,8 @@ class Custodian:
                 self._question = None
                 if not self._answer.done():
                     self._answer.set_result(message)
+            case Held(place=place, step=step):
+                self.held[place] = step
             case Said():
                 self._say(message)
 

@@ -17,7 +17,7 @@ from regrow.core.errors import Harmed, InfraError, StateError
 from regrow.core.records import SaveDurable, SaveFailed
 from regrow.core.saves import Urgency
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Place, Said
+from regrow.shell.vaulting import Held, Place, Said
 from regrow.shell.writing import Setting
 from regrow.state.copying import Copying
 from regrow.state.keeper import Keeper, Save, Superseded
@@ -38,7 +38,7 @@ class Tier:
         journal: Journal,
         pacing: Pacing,
         post: Post,
-        say: Callable[[Said], None],
+        say: Callable[[Said | Held], None],
         freed: Callable[[], None],
         harmed: Callable[[Generation, Draft, str], None],
     ) -> None:
@@ -46,6 +46,10 @@ class Tier:
         self.place = place
         self.last = 0
         """The newest step that it took."""
+        self.durable: int | None = None
+        """The newest step that is durable there, as far as this vault knows."""
+        self._bytes_per_s: float | None = None
+        """Of the last save, the wait for those before it included."""
         self.under_way = ""
         self.failures: list[str] = []
         """Of saves that were given up, and that no newer one has taken the place of."""
@@ -74,6 +78,10 @@ class Tier:
         if not self.place.every and urgency < Urgency.ASKED and self._open:
             return False
         return self._pacing.takes(self.place, step, self.last, urgency, made_s)
+
+    def expected_s(self, size_bytes: int) -> float | None:
+        """Until so much would be durable, after what it is busy with; None: nothing was measured yet."""
+        return None if self._bytes_per_s is None else (1 + len(self._open)) * size_bytes / self._bytes_per_s
 
     def persist(self, draft: Draft, generation: Generation, urgency: Urgency = Urgency.LAST) -> None:
         """Until it is durable or given up, the generation is wanted. Its label is written."""
@@ -158,6 +166,8 @@ class Tier:
         if isinstance(outcome, Pointer):
             self._open.succeeded()
             self.failures.clear()
+            self.durable, self._bytes_per_s = draft.step, draft.size_bytes / max(seconds, 1e-6)
+            self._say(Held(place=self.number, step=draft.step))
             self._pacing.note(
                 SaveDurable(
                     step=draft.step,

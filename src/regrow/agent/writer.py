@@ -27,6 +27,7 @@ from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, Harmed, InfraError, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.deafness import turn_deaf
 from regrow.shell.parentage import die_with_parent
 from regrow.shell.writing import (
     Copied,
@@ -59,8 +60,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         return
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # a job that is told to end still wants its last save
+    turn_deaf()  # a job that is told to end still wants its last save
     os.nice(NICENESS)
     line = Handover(socket.socket(fileno=int(number)))
     try:

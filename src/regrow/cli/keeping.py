@@ -55,6 +55,13 @@ _OPTIONS = (
         help="Save checkpoints there: a folder, or for example s3://bucket/run1. Several, nearest first.",
     ),
     click.option(
+        "--host-local",
+        "local",
+        multiple=True,
+        metavar="URL",
+        help="This --checkpoint goes with the machine: the last one to save to when that is to be taken away.",
+    ),
+    click.option(
         "--checkpoint-every",
         "intervals",
         type=steps,
@@ -148,6 +155,7 @@ def keeping_options(command: Callable[..., None]) -> Callable[..., None]:
 def keep(
     *,
     urls: Sequence[str],
+    local: Sequence[str],
     intervals: Sequence[int],
     memory_every: int | None,
     overhead: str | None,
@@ -173,13 +181,17 @@ def keep(
     _check(urls, intervals, retention, checkpoint_delta, resume, new_mathematics)
     if checkpoint_delta:
         need_packages(f"--checkpoint-delta {checkpoint_delta}")
+    lost = {open_store(url).url for url in local}
     places: list[Place] = []
     for number, url in enumerate(urls):
         every = intervals[number if len(intervals) > 1 else 0] if intervals else 0
-        place = Place(url=open_store(url).url, every=every, retention=retention, delta=checkpoint_delta)
+        found = open_store(url).url
+        place = Place(url=found, every=every, retention=retention, delta=checkpoint_delta, outlives=found not in lost)
         if place.url in (other.url for other in places):
             raise ConfigError(f"--checkpoint {url} is given twice: one place takes each save once")
         places.append(place)
+    if strange := lost - {place.url for place in places}:
+        raise ConfigError(f"--host-local {min(strange)} is no --checkpoint: name one of those")
     paces_memory = memory_every == 0 or (memory_every is None and any(not place.every for place in places))
     if not paces_memory and all(place.every for place in places):
         for flag, given in (("--overhead", overhead), ("--mtbf", mtbf)):

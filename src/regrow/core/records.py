@@ -412,6 +412,13 @@ class VaultEnded(_Fact, frozen=True, kw_only=True):
     how: str
 
 
+class NoticeSeen(_Fact, frozen=True, kw_only=True):
+    """The agent: word came that this machine will be taken away."""
+
+    what: str
+    within_s: float
+
+
 class JobEnded(_Fact, frozen=True, kw_only=True):
     outcome: str
     why: str
@@ -467,6 +474,7 @@ Fact = (
     | StateRecalled
     | VaultStarted
     | VaultEnded
+    | NoticeSeen
     | JobEnded
     | Gap
 )

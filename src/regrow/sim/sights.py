@@ -38,6 +38,8 @@ SIGHTS = (
     "the coordinator crashed before all founders had entered",
     "a job was founded from a saved state",
     "a job was founded so again",
+    "a job without progress was given up",
+    "a halted job saved its state",
     "a job was resumed by another run",
     "other mathematics were refused",
     "other mathematics were taken by the operator's word",

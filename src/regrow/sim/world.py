@@ -20,6 +20,7 @@ from regrow.sim.faults import Faults, mishaps, overflows, plan, wishes
 from regrow.sim.feeds import Feeds
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
+from regrow.sim.losses import Losses
 from regrow.sim.mathematics import Reference
 from regrow.sim.referee import Foul, Referee, Undetectable
 from regrow.sim.rules import THE_RULES, Rules
@@ -36,6 +37,8 @@ _LONG_STEPS = 50
 _VAULTED = 1018650
 """Which half of the jobs has a vault. By this number those do not whose seeds found a bug before there was one
 (tests/sim/seeds.py): they still tell the same stories."""
+_LIMITED = 101
+"""Which jobs are brought back in vain less than five times: by this number none whose seed finds a bug or a mutant."""
 _RARELY = 12
 """Steps from one save to the next: one that is missed is not made up for by the next."""
 
@@ -152,6 +155,8 @@ class World:
         self.budget = budget = BudgetConfig(
             max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0))
         )
+        most = (0, 1, 2, *[5] * 13)[mix(seed, _LIMITED) % 16]
+        self.losses = Losses(self, most)
         replicas = tuple(f"r{i}" for i in range(self.plan.replicas))
         config = MembershipConfig(
             replicas=replicas,
@@ -166,6 +171,7 @@ class World:
             on_loss="shrink" if self.plan.shrinks else "redistribute",
             on_poison="skip" if seed % 8 == 6 else "stop",
             keeps=self.plan.saves is not None,
+            max_job_restarts=most,
             resumes=legacy is not None,
             new_mathematics=self.is_new_mathematics,
         )
@@ -182,6 +188,7 @@ class World:
     def founded(self, founded: Founded) -> None:
         line = self.vault.origin(founded.origin.root).line.branch(founded.origin.step)
         self._lines.append((founded.version, line))
+        self.losses.founded(founded.origin.step)
         self.referee.founded(founded.origin.step)
 
     def run(self) -> str:
