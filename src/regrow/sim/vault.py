@@ -238,7 +238,7 @@ class Vault:
         self._world.timeline.after(self._chance.soon_s() * 4.0, None, self._seek, seek, answer)
 
     def _seek(self, seek: Seek, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
-        if not self.up:
+        if not self.up or self._is_labelling():
             self._world.timeline.after(0.5, None, self._seek, seek, answer)
             return
         found = self._found(seek.step)
@@ -250,6 +250,10 @@ class Vault:
             found = Generation(found.step, found.state, found.line, found.terms, Version(seek.number, 0))
         self.newest, self._has_kept = found, True
         self._answer(found, where, answer)
+
+    def _is_labelling(self) -> bool:
+        """What becomes whole after the answer would take records along that the answer counts on."""
+        return self._world.plan.logs and any(each.is_labelled for each in self._gathering.values())
 
     def _begin_again(self, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
         """From what the job itself began from, where the logs show that no committed step is lost by that."""
