@@ -22,6 +22,8 @@ FOUND: dict[str, tuple[int, int, str]] = {
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {
+    "BeginsAgainUnproven": (94, 20),
+    "BeginsWithWhatItLoaded": (153, 20),
     "DropsItsWishWhereMembersPart": (571, 20),
     "DropsWhatOverran": (423, 20),
     "ForgetsAttempts": (470, 40),
@@ -29,9 +31,12 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
     "ListensAgain": (795, 6),
     "ListensOnce": (707, 20),
     "RedoesUnlessPassed": (109, 20),
+    "ReplaysAnotherLineage": (618, 20),
     "ResultOutlivesRedo": (93, 20),
     "SeatsOnlyThePlanned": (60, 20),
+    "SeeksBeforeTheProof": (4855, 20),
     "StatesWhatItHeard": (328, 20),
+    "StopsForAnOldWish": (418, 20),
     "TestifiesAlone": (1057, 20),
 }
 """Other mutants that few seeds catch: where to look first, and with how many faults."""
