@@ -25,6 +25,7 @@ import msgspec
 from regrow.agent.generation import PLACES, Generation
 from regrow.agent.keeping import Keeping, Voices
 from regrow.agent.opening import opened
+from regrow.agent.pacing import Pacing
 from regrow.agent.patience import begun
 from regrow.agent.reception import Reception
 from regrow.agent.seeking import Hands, Report, Seeking
@@ -50,6 +51,7 @@ from regrow.shell.vaulting import (
     FromWorker,
     Kept,
     Opened,
+    Paid,
     Recall,
     Recalled,
     Said,
@@ -115,8 +117,9 @@ class Vault:
         self._is_over = False
         self._reception = Reception(self._selector, self._post, self._heard, lambda member: self._keeping.gone(member))
         faults = "" if setting.incarnation else setting.faults  # writers count anew with each vault
+        self._pacing = Pacing(setting, self._journal, self._reception.tell_all, lambda: self._is_free)
         tiers = [
-            Tier(n, place, setting.patience_s, faults, self._journal, self._post, self._tell, self._freed)
+            Tier(n, place, setting.patience_s, faults, self._journal, self._pacing, self._post, self._tell, self._freed)
             for n, place in enumerate(setting.places)
         ]
         voices = Voices(
@@ -125,7 +128,7 @@ class Vault:
             agent=self._tell,
             has_line=self._reception.has_line,
         )
-        self._keeping = Keeping(generations, tiers, setting.term, self._journal, self._post, voices)
+        self._keeping = Keeping(generations, tiers, setting.term, self._journal, self._pacing, self._post, voices)
 
     # The loop
 
@@ -141,6 +144,7 @@ class Vault:
                 key.data(ready)
             self._run_posted()
             self._keeping.soothe()
+            self._pacing.look()
             self._show_life()
             self._see_to_the_end()
 
@@ -152,7 +156,14 @@ class Vault:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
+        if (pause_s := self._pacing.pause_s()) is not None:
+            pauses_s.append(pause_s)
         return max(0.0, min(pauses_s))
+
+    @property
+    def _is_free(self) -> bool:
+        """For another save: nobody wants anything else."""
+        return self._seek is None and self._finish_s is None and self._keeping.is_ready
 
     def _show_life(self) -> None:
         now_s = time.monotonic()
@@ -227,6 +238,8 @@ class Vault:
                 self._keeping.deposit(member, message)
             case Deposited(step=step, version=version, index=index, why=why):
                 self._keeping.deposited(member, (step, version), index, why)
+            case Paid(step=step, seconds=seconds):
+                self._pacing.paid(member, step, seconds)
             case Recall(step=step, root=root):
                 self._recall(member, step, root)
 
@@ -294,7 +307,7 @@ class Vault:
             self._tell(Sought(origin=None, mathematics={}, why=report.why))
             return
         draft = self._keeping.begin_from(found, report.newest_term)
-        self._journal.write(
+        self._pacing.note(
             OriginFound(
                 step=draft.step, root=found.root, where=found.where, size_bytes=draft.size_bytes, seconds=found.seconds
             )

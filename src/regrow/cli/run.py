@@ -309,6 +309,8 @@ def run(
             join_queue_bytes=int(join_queue_mb * 2**20),
             places=kept.places,
             memory_every=kept.memory_every,
+            paces_memory=kept.paces_memory,
+            cadence=kept.cadence,
             shard_bytes=kept.shard_bytes,
             patience_s=kept.patience_s,
             grace_s=grace,

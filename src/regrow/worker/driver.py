@@ -55,6 +55,7 @@ from regrow.core.events import (
     Recalled,
     Reduced,
     RosterPushed,
+    SaveDue,
     SaveWished,
     Served,
     StopAsked,
@@ -75,6 +76,7 @@ from regrow.core.records import (
     StateFetched,
     StateRecalled,
     StateServed,
+    StateUnique,
 )
 from regrow.core.resolve import Manifest, Statement
 from regrow.core.roster import Roster
@@ -91,7 +93,7 @@ from regrow.worker.replica import Replica
 from regrow.worker.waits import StampedGroup, waiting
 
 _YOUNG = 3
-"""In its first steps an optimizer makes its state."""
+"""In the first steps that a process itself takes part in, optimizers may make more state."""
 _MEASURED_EVERY = 100
 
 Turn = Compute | Commit | Leave
@@ -117,6 +119,8 @@ class Driver:
         self._link: Link | None = None
         self._depot: Depot | None = None
         self._gauge = Gauge()
+        self._entered = 0
+        """How many steps, in this process."""
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
@@ -194,6 +198,10 @@ class Driver:
         """The last one is void."""
         self.tell(SaveWished(urgency=urgency))
 
+    def save_due(self) -> None:
+        """By the vault's clock."""
+        self.tell(SaveDue())
+
     def refused(self, why: str, is_lost: bool) -> None:
         self._hand(Leave(why=why, fault="refused" if is_lost else "evicted"))
 
@@ -213,8 +221,9 @@ class Driver:
 
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
-        if self.attendance.step < _YOUNG or self.attendance.step % _MEASURED_EVERY == 0:
+        if self._entered < _YOUNG or self._entered % _MEASURED_EVERY == 0:
             self.replica.measure()
+        self._entered += 1
         while True:
             work = self._next()
             if isinstance(work, Compute | Commit | Leave | Reduce):
@@ -323,6 +332,8 @@ class Driver:
                 why=resolution.why,
             )
         )
+        if work.is_guarded:
+            self._note(StateUnique(version=resolution.version, step=resolution.step))
         if resolution.is_planned:
             faultpoint("switched", step=resolution.step, roster=resolution.version.n)
 
@@ -365,6 +376,7 @@ class Driver:
         begun_s = time.monotonic()
         with waiting(self.stamp, Phase.FETCH, Phase.HEAL, origin.step):
             size_bytes = self.depot.recall(origin)
+        self.replica.measure()
         self.stamp.enter(Phase.TURN)
         faultpoint("recalled", step=origin.step, roster=work.version.n)
         seconds = time.monotonic() - begun_s
