@@ -20,6 +20,7 @@ from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.draft import Draft, draft_of
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.core.inexact import Inexact
+from regrow.core.origin import MEMORY
 from regrow.core.records import OriginPassedOver
 from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive, root_of
@@ -27,8 +28,6 @@ from regrow.state.shard import Told
 from regrow.state.stores import open_store
 
 T = TypeVar("T")
-
-MEMORY = "this host's memory"
 
 
 class Found(msgspec.Struct, kw_only=True):

@@ -29,14 +29,14 @@ from regrow.agent.opening import opened
 from regrow.agent.pacing import Pacing
 from regrow.agent.patience import begun, within
 from regrow.agent.reception import Reception
-from regrow.agent.seeking import MEMORY, Hands, Report, Seeking
+from regrow.agent.seeking import Hands, Report, Seeking
 from regrow.agent.tier import Tier
 from regrow.agent.vault_line import VaultLine
 from regrow.agent.writer import NICENESS
 from regrow.core.completion import Completion
 from regrow.core.draft import Draft
 from regrow.core.errors import PeerError
-from regrow.core.origin import Origin
+from regrow.core.origin import MEMORY, Origin
 from regrow.core.records import OriginFound, OriginPassedOver
 from regrow.core.roster import Member
 from regrow.shell import faultpoint

@@ -148,6 +148,8 @@ class Membership:
         self._speeds = Speeds(config.speeds, saved.weights if saved else None)
         self._wishes = saved.wishes if saved else ()
         self._wished = saved.wished if saved else 0
+        self._sought: int | None = None
+        """The term under which an origin was asked for last."""
         self._resumed = saved is not None and bool(saved.lives)
         self._present: dict[Member, _Presence] = {}
         self._awaited: set[Member] = set(self.roster.members) if self.roster else set()
@@ -246,10 +248,21 @@ class Membership:
 
     def _seek(self) -> list[MembershipEffect]:
         """The term names the question: each coordinator, and each founding, has one of its own."""
-        if not self._founding.seeks:
+        if not self._founding.seeks or not self._may_seek:
             return []
+        self._sought = self._term
         step = self._config.resume_step if self._founding.reached is None else None
         return [Seek(number=self._term, step=step)]
+
+    @property
+    def _may_seek(self) -> bool:
+        """What is saved does not change any more: one that was evicted and lives on may commit another step."""
+        return not self._config.logs or self._founding.reached is None or self._is_proven
+
+    @property
+    def _is_proven(self) -> bool:
+        """Is everybody dead who was ever given up?"""
+        return not self._gone - self._dead and self._has_buried()
 
     def _origin_came(self, came: OriginCame) -> list[MembershipEffect]:
         founding = self._founding
@@ -262,7 +275,14 @@ class Membership:
             return self._end("state-lost", f"every replica is lost, and no saved state is whole: {came.why}")
         if came.origin is None and self._config.resume_step is not None:
             return self._end("failed", f"cannot resume from step {self._config.resume_step}: {came.why}")
+        if came.origin is not None and self._forgets(came.origin):
+            why = f"the logs hold the first {came.origin.through} steps, the job had committed {founding.reached}"
+            return self._end("state-lost", f"every replica is lost, and no saved state is whole: {why}")
         return [self._persist(), *self._found("origin")]
+
+    def _forgets(self, origin: Origin) -> bool:
+        """Would the job begin again from its initial weights, and lose what it is known to have committed?"""
+        return origin.is_beginning and origin.through < (self._founding.reached or 0)
 
     def _persist(self) -> Persist:
         return Persist(
@@ -750,9 +770,11 @@ class Membership:
     def _found(self, cause: str) -> list[MembershipEffect]:
         """The first roster, once everyone who can still come is there."""
         staff = self.staff
+        if self.roster is None and self._founding.seeks and self._sought != self._term:
+            return self._seek()  # the last of those who had to die is dead
         if self.roster is not None or len(self._present) + len(staff.lost) + len(staff.retired) < len(staff.places):
             return []
-        if self._founding.seeks or self._gone - self._dead or not self._has_buried():
+        if self._founding.seeks or not self._is_proven:
             return []  # whoever is not proven dead may yet hold more than the origin
         # Before everybody was lost one may have left for good whose relief was still on its way.
         self.staff = staff.cast(frozenset(staff.runs))
@@ -774,19 +796,19 @@ class Membership:
         if why := impossible(self._founding.mathematics, self._contract.terms):
             return self._end("failed", f"cannot resume from step {origin.step} ({origin.where}): {why}")
         if self._is_done(origin):
-            return self._end("finished", f"it was finished before, at step {origin.step}: nothing is left to do")
-        self._comebacks = self._comebacks.founded(origin.step)
-        reached, self._floor = self._founding.reached or 0, origin.step
+            return self._end("finished", f"it was finished before, at step {origin.through}: nothing is left to do")
+        self._comebacks = self._comebacks.founded(origin.through)
+        reached, self._floor = self._founding.reached or 0, origin.through
         begun = data_from(self._contract.terms)
         # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
         founded = Founded(
             version=Version(self._term, self._n + 1),
             origin=origin,
-            reached=max(reached, origin.step),
+            reached=max(reached, origin.through),
             differences=others,
             data_from=(begun.step, begun.place),
         )
-        why = f"every replica is ready to go on from step {origin.step}, {origin.where}"
+        why = f"every replica is ready to go on from step {origin.through}: {origin}"
         return [founded, *self._make(set(founders), cause, why)]
 
     def _is_done(self, origin: Origin) -> bool:
@@ -795,7 +817,7 @@ class Membership:
         founding, config = self._founding, self._config
         if not founding.is_final or founding.reached is not None or config.resume_step is not None or config.new_mathematics:
             return False
-        return self._contract is not None and not has_more(self._contract.terms.get("steps", ""), origin.step)
+        return self._contract is not None and not has_more(self._contract.terms.get("steps", ""), origin.through)
 
     def _has_buried(self) -> bool:
         """Are those who left as planned gone? A coordinator that came back knows them by their replicas alone."""

@@ -46,7 +46,7 @@ class Undetectable(Exception):
 class Referee:
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._ledger = Ledger(world.plan.lanes)
+        self._ledger = Ledger(world.plan.lanes, every_step=world.plan.logs)
         self._rosters: dict[Version, Roster] = {}
         self._left_out: set[Member] = set()
         """Members some roster went on without."""
@@ -68,6 +68,11 @@ class Referee:
         self.late_kills = 0
         self.is_agent_lost = False
         self.is_stop_durable = False
+
+    @property
+    def top(self) -> int:
+        """The newest step that anybody has committed, since the job was founded last; -1: none."""
+        return self._top
 
     @property
     def is_poisoned(self) -> bool:
