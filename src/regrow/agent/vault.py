@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -26,17 +27,20 @@ from regrow.agent.generation import PLACES, Generation
 from regrow.agent.keeping import Keeping, Voices
 from regrow.agent.opening import opened
 from regrow.agent.pacing import Pacing
-from regrow.agent.patience import begun
+from regrow.agent.patience import begun, within
 from regrow.agent.reception import Reception
 from regrow.agent.seeking import Hands, Report, Seeking
 from regrow.agent.tier import Tier
 from regrow.agent.vault_line import VaultLine
 from regrow.agent.writer import NICENESS
+from regrow.core.completion import Completion
+from regrow.core.draft import Draft
 from regrow.core.errors import PeerError
-from regrow.core.origin import Origin
+from regrow.core.origin import MEMORY, Origin
 from regrow.core.records import OriginFound, OriginPassedOver
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.deafness import turn_deaf
 from regrow.shell.journal import Journal
 from regrow.shell.parentage import die_with_parent
 from regrow.shell.vaulting import (
@@ -49,6 +53,7 @@ from regrow.shell.vaulting import (
     Foreseen,
     FromAgent,
     FromWorker,
+    Hurry,
     Kept,
     Opened,
     Paid,
@@ -63,11 +68,15 @@ from regrow.shell.vaulting import (
     Unknown,
     Unusable,
 )
+from regrow.state.completions import mark
+from regrow.state.stores import open_store
 
 _PROGRESS_S = 2.0
 _SIGNS = 10
 """Of life, in the time after which a silent vault is replaced."""
 _SOOTHED_S = 0.5
+_MARK_S = 10.0
+"""A store that does not take a marker in this time is given up: silence for longer would look like a dead vault."""
 
 T = TypeVar("T")
 
@@ -77,8 +86,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         return
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # a job that is told to end still wants its last save
+    turn_deaf()  # a job that is told to end still wants its last save
     os.nice(NICENESS)
     setting = msgspec.json.decode(words, type=Setting)
     if setting.faults:
@@ -110,6 +118,7 @@ class Vault:
         self._waker, self._woken = socket.socketpair()
         self._seek: Seek | None = None
         """Asked, and not begun: a save is on its way to be whole."""
+        self._completion: Completion | None = None
         self._finish_s: float | None = None
         """When it was asked to."""
         self._told_s = 0.0
@@ -119,7 +128,18 @@ class Vault:
         faults = "" if setting.incarnation else setting.faults  # writers count anew with each vault
         self._pacing = Pacing(setting, self._journal, self._reception.tell_all, lambda: self._is_free)
         tiers = [
-            Tier(n, place, setting.patience_s, faults, self._journal, self._pacing, self._post, self._tell, self._freed)
+            Tier(
+                n,
+                place,
+                setting.patience_s,
+                faults,
+                self._journal,
+                self._pacing,
+                self._post,
+                self._tell,
+                self._freed,
+                self._harmed,
+            )
             for n, place in enumerate(setting.places)
         ]
         voices = Voices(
@@ -154,6 +174,8 @@ class Vault:
         pauses_s = [self._shown_s + self._setting.silence_s / _SIGNS - now_s]
         if self._finish_s is not None:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
+            if self._keeping.haste.by_s is not None:
+                pauses_s.append(self._keeping.haste.by_s - now_s)
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
         if (pause_s := self._pacing.pause_s()) is not None:
@@ -221,7 +243,9 @@ class Vault:
             for payload in self._agent.received():
                 message = msgspec.json.decode(payload, type=FromAgent)
                 if isinstance(message, Finish):
-                    self._finish()
+                    self._finish(message.completion)
+                elif isinstance(message, Hurry):
+                    self._keeping.hurry(message.by_s)
                 else:
                     self._keeping.void("an origin is sought, since nobody is left who holds the state")
                     self._seek = message
@@ -271,6 +295,10 @@ class Vault:
             answer = Unusable(why=f"{len(self._setting.places)} places are named, and at most {PLACES} can be saved to")
         if isinstance(answer, Opened):
             self._keeping.term = answer.term
+            for tier, newest in zip(
+                self._keeping.tiers, answer.newest, strict=False
+            ):  # of none, from a vault that came later
+                tier.durable = newest
             self._reception.open(self._setting.address)
         self._tell(answer)
 
@@ -278,6 +306,7 @@ class Vault:
 
     def _freed(self) -> None:
         """A save is whole, or a generation is wanted no longer."""
+        self._keeping.haste.go_on()
         self._keeping.provide()
         if self._seek is not None and not self._keeping.is_digesting:
             seek, self._seek = self._seek, None
@@ -287,24 +316,35 @@ class Vault:
                 drop=lambda generation, is_tainted: self._ask(lambda: self._keeping.drop(generation, is_tainted)),
                 spoil=lambda generation: self._ask(lambda: self._keeping.spoil(generation)),
                 passed=lambda fact: self._ask(lambda: self._passed(fact)),
+                refused=lambda url, why: self._post(lambda: self._refused(url, why)),
             )
             whole = self._keeping.hold()
             setting = self._setting
             seeking = Seeking(seek, self._keeping.term, whole, setting.places, setting.patience_s, hands)
             begun(seeking.run, "regrow-seek").add_done_callback(
-                lambda done: self._post(lambda: self._sought(whole, done.result()))
+                lambda done: self._post(lambda: self._sought(seek.number, whole, done.result()))
             )
+
+    def _harmed(self, generation: Generation, draft: Draft, why: str) -> None:
+        """What was whole there is not what was put there: found while it was saved to a place."""
+        label = generation.label
+        if label is not None and label.draft == draft and not generation.is_busy:  # else whoever has it now finds that too
+            self._keeping.spoil(generation)
+            self._passed(OriginPassedOver(step=draft.step, where=MEMORY, why=why))
+
+    def _refused(self, url: str, why: str) -> None:
+        self._tell(Said(text=f"{url} cannot be searched yet, and is tried again: {why}"))
 
     def _passed(self, fact: OriginPassedOver) -> None:
         self._journal.write(fact)
         which = f"the state of step {fact.step}" if fact.step >= 0 else "something"
         self._tell(Said(text=f"{which} in {fact.where} is harmed and passed over: {fact.why}"))
 
-    def _sought(self, held: list[Generation], report: Report) -> None:
+    def _sought(self, number: int, held: list[Generation], report: Report) -> None:
         self._keeping.release(held)
         found = report.found
         if found is None:
-            self._tell(Sought(origin=None, mathematics={}, why=report.why))
+            self._tell(Sought(number=number, origin=None, mathematics={}, why=report.why))
             return
         draft = self._keeping.begin_from(found, report.newest_term)
         self._pacing.note(
@@ -313,11 +353,12 @@ class Vault:
             )
         )
         origin = Origin(step=draft.step, root=found.root, where=found.where)
-        self._tell(Sought(origin=origin, mathematics=draft.mathematics, why=report.why))
+        self._tell(Sought(number=number, origin=origin, mathematics=draft.mathematics, why=report.why))
 
     # The end
 
-    def _finish(self) -> None:
+    def _finish(self, completion: Completion | None) -> None:
+        self._completion = completion
         self._finish_s = self._told_s = time.monotonic()
         self._keeping.void("the job has ended, and portions of this save have not come")
 
@@ -325,19 +366,55 @@ class Vault:
         if self._finish_s is None or self._is_over:
             return
         now_s = time.monotonic()
-        tiers = self._keeping.tiers
+        tiers, haste = self._keeping.tiers, self._keeping.haste
+        if not self._keeping.is_digesting and not haste.is_up:
+            self._keeping.secure(self._completion is not None)
         busy = [tier for tier in tiers if not tier.is_idle]
-        if not busy and not self._keeping.is_digesting:
+        if haste.is_up:
             self._is_over = True
-            failures = [*self._keeping.failures, *(why for tier in tiers for why in tier.failures)]
+            self._tell(Finished(failures=(*self._failures(), *map(_unfinished, busy))))
+        elif not busy and haste.is_idle and not self._keeping.is_digesting:
+            self._is_over = True
+            failures = (*self._failures(), *self._mark())
             closings = [begun(tier.close, "regrow-close") for tier in tiers]
             for closing in closings:
                 closing.result()  # nobody else is served any more: what retention removes goes before the end is told
-            self._tell(Finished(failures=tuple(failures)))
+            self._tell(Finished(failures=failures))
         elif now_s >= self._told_s + _PROGRESS_S:
             self._told_s = now_s
             words = "; ".join(f"{tier.place.url}: {tier.under_way or 'not begun yet'}" for tier in busy) or "a digest"
             self._tell(Said(text=f"saving for {now_s - self._finish_s:.0f} s: {words}", is_routine=True))
+
+    def _mark(self) -> list[str]:
+        """That the job is finished, wherever its last state is durable. Why that could not be done."""
+        label, completion = self._keeping.newest_label, self._completion
+        if label is None or completion is None:
+            return []
+        completion = msgspec.structs.replace(completion, step=label.draft.step, root=label.root)
+        marks = [
+            begun(partial(_marked, tier.place.url, completion), "regrow-mark")
+            for tier in self._keeping.tiers
+            if not tier.failures
+        ]
+        return [why for mark in marks if (why := mark.result())]
+
+    def _failures(self) -> tuple[str, ...]:
+        keeping = self._keeping
+        gave_up = [why for tier in keeping.tiers for why in tier.failures]
+        late = ["the newest state was not whole in memory when the time was up"] if keeping.is_digesting else []
+        return (*keeping.failures, *late, *gave_up, *keeping.haste.conclude())
+
+
+def _marked(url: str, completion: Completion) -> str:
+    try:
+        within(_MARK_S, url, lambda _: mark(open_store(url), completion))
+    except Exception as error:  # the edge of a store: its library raises what it likes
+        return f"{url}: it is not marked there that the job is finished: {error}"
+    return ""
+
+
+def _unfinished(tier: Tier) -> str:
+    return f"{tier.place.url}: the time was up: {tier.under_way or 'not begun'}"
 
 
 if __name__ == "__main__":

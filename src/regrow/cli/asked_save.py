@@ -125,7 +125,8 @@ class SaveWatch:
                 return f"step {step} is durable at {url}, {span(seconds)} later"
             case SaveFailed(step=step, url=url, is_final=is_final) if step >= self.step and url in self._urls:
                 # A state as old as the wish was on its way already: the one that was asked for comes after it.
-                if is_final and url not in self.durable and step > self._asked_at:
+                is_given_up = is_final and line.what.newer is None  # else a newer state, which will do, is on its way there
+                if is_given_up and url not in self.durable and step > self._asked_at:
                     self.given_up[url] = reason(line.what)
                 then = "given up" if is_final else "tried again"
                 return f"step {step} is not durable at {url}: {reason(line.what)}; {then}"
@@ -134,9 +135,9 @@ class SaveWatch:
                 return f"the save of step {step} is void: {why}"
             case RosterMade() | VaultStarted() if not self._is_kept_since or isinstance(line.what, VaultStarted):
                 self.is_lost = not self.is_durable  # the wish may have gone with somebody
-            case OriginTaken(step=step):
-                self.step, self.is_lost = min(self.step, step), not self.is_durable
-                return f"every replica was lost, and the job goes on from step {step}"
+            case OriginTaken(through=through):
+                self.step, self.is_lost = min(self.step, through), not self.is_durable
+                return f"every replica was lost, and the job goes on from step {through}"
         return ""
 
     def told(self, run: str, why: str) -> AskedSave:

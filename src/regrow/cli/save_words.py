@@ -18,15 +18,22 @@ def began(founding: Founding) -> str:
 
 def founded(founding: Founding) -> str:
     """As what was decided when everybody was lost."""
-    lost = founding.reached - founding.step
+    lost = founding.reached - founding.through
     back = f"{plural(lost, 'step')} back" if lost > 0 else "no step back"
-    told = f"nobody was left, and the job was founded again from step {founding.step}, {back}, from {founding.where}"
+    told = f"nobody was left, and the job was founded again from step {founding.through}, {back}, from {_source(founding)}"
     return f"{told} (roster {founding.roster}{_served(founding, ', ')}){_differences(founding)}"
 
 
 def origin(founding: Founding) -> str:
     """Which state, which tier served it, and how long that took."""
-    return f"step {founding.step}, from {founding.where}{_served(founding)}"
+    return f"step {founding.through}, from {_source(founding)}{_served(founding)}"
+
+
+def _source(founding: Founding) -> str:
+    """Where it lay."""
+    if not founding.records:
+        return founding.where
+    return f"{founding.where} and {plural(founding.records, 'record')} after step {founding.step}"
 
 
 def told_saves(saves: SaveStory, manner: Manner) -> Iterator[str]:

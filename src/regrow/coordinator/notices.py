@@ -26,10 +26,13 @@ def told(notice: Notice) -> str:
     if isinstance(notice, Unfounded):
         return f"{notice.why}; looking for a saved state (steps up to {notice.reached} were committed)"
     if isinstance(notice, Founded):
-        lost = notice.reached - notice.origin.step
-        back = f"{lost} step{'' if lost == 1 else 's'} are computed again" if lost > 0 else "no step is lost"
+        origin = notice.origin
+        lost = notice.reached - origin.through
+        back = f"{lost} {'step is' if lost == 1 else 'steps are'} computed again" if lost > 0 else "no step is lost"
         others = f"; from here on it is another job: {'; '.join(notice.differences)}" if notice.differences else ""
-        return f"the job goes on from step {notice.origin.step}, from {notice.origin.where}: {back}{others}"
+        records = f"{origin.records} record{'' if origin.records == 1 else 's'} after step {origin.step}"
+        where = f"{origin.where} and {records}" if origin.records else origin.where
+        return f"the job goes on from step {origin.through}, from {where}: {back}{others}"
     if isinstance(notice, WishTold):
         why = f": {notice.why}" if notice.why else ""
         return f"{notice.wish}: {notice.state}{why}"

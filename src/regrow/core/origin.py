@@ -18,6 +18,14 @@ DATASET_SIZE = "dataset size"
 _SAMPLES = ("lanes", "microbatches_per_lane", "batch_size")
 
 
+MEMORY = "this host's memory"
+"""The tier that is nearest: the agent holds it open."""
+LOGS = "the logs"
+"""As OriginPassedOver names them, where one of them was harmed."""
+BEGINNING = "the job's beginning"
+"""Where an origin comes from that no tier holds."""
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The vault holds it in memory until a newer one is whole."""
 
@@ -27,6 +35,22 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of the whole state, which everybody who loads it holds it to."""
     where: str
     """For people: the tier that it came from."""
+    records: int = 0
+    """So many committed records follow it in the logs of an every-step job (core.log): they are replayed onto it."""
+
+    @property
+    def through(self) -> int:
+        """The job goes on at this step."""
+        return self.step + self.records
+
+    def __str__(self) -> str:
+        replayed = f", and {self.records} records after it" if self.records else ""
+        return f"the state of step {self.step}, {self.where}{replayed}"
+
+    @property
+    def is_beginning(self) -> bool:
+        """What the job itself began from, which no tier holds: its founders built it, and hold that to the root."""
+        return self.step == 0
 
 
 class Founding(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +64,8 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin | None = None
     mathematics: dict[str, str] = {}
     """What the origin was saved with."""
+    is_final: bool = False
+    """It is the last state of a job that was finished."""
 
 
 def mathematics(terms: Mapping[str, str]) -> dict[str, str]:

@@ -24,6 +24,8 @@ class JobOpened(_Fact, frozen=True, kw_only=True):
     replicas: tuple[str, ...]
     lanes: int
     command: tuple[str, ...]
+    every_step: bool = False
+    """Each committed step is in logs that outlive the replicas."""
 
 
 class SeatTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -326,6 +328,8 @@ class SaveFailed(_Fact, frozen=True, kw_only=True):
     attempt: int
     why: str
     is_final: bool
+    newer: int | None = None
+    """It was skipped there for the state of this step."""
 
 
 class SaveCosted(_Fact, frozen=True, kw_only=True):
@@ -384,6 +388,13 @@ class OriginTaken(_Fact, frozen=True, kw_only=True):
     """In which terms of its mathematics it is another job from here on, by the operator's word."""
     data_from: tuple[int, int] = (0, 0)
     """From this step on samples are taken from this place of the stream."""
+    records: int = 0
+    """So many committed steps follow it in the logs of an every-step job: the job goes on behind them."""
+
+    @property
+    def through(self) -> int:
+        """The job goes on at this step."""
+        return self.step + self.records
 
 
 class StateRecalled(_Fact, frozen=True, kw_only=True):
@@ -408,6 +419,13 @@ class VaultEnded(_Fact, frozen=True, kw_only=True):
 
     pid: int
     how: str
+
+
+class NoticeSeen(_Fact, frozen=True, kw_only=True):
+    """The agent: word came that this machine will be taken away."""
+
+    what: str
+    within_s: float
 
 
 class JobEnded(_Fact, frozen=True, kw_only=True):
@@ -465,6 +483,7 @@ Fact = (
     | StateRecalled
     | VaultStarted
     | VaultEnded
+    | NoticeSeen
     | JobEnded
     | Gap
 )

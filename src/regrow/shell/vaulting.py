@@ -8,6 +8,7 @@ asks to `Recall` the origin. Whatever is lost with a line is asked again on the 
 
 import msgspec
 
+from regrow.core.completion import Completion
 from regrow.core.draft import Draft
 from regrow.core.interval import CadenceConfig
 from regrow.core.origin import Origin
@@ -29,6 +30,10 @@ class Place(_Message, frozen=True, kw_only=True):
     retention: Retention
     bytes_per_s: int = 0
     """Its writer is no faster; 0: as fast as it goes."""
+    delta: int = 0
+    """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
+    outlives: bool = True
+    """What lies there is still there when this machine is gone."""
 
 
 class Setting(_Message, frozen=True, kw_only=True):
@@ -172,12 +177,24 @@ class Unknown(_Message, frozen=True, kw_only=True):
 class Seek(_Message, frozen=True, kw_only=True):
     """Find an origin and bring it into memory."""
 
+    number: int
+    """The answer has the same."""
     step: int | None = None
     """None: the newest state that is whole."""
 
 
+class Hurry(_Message, frozen=True, kw_only=True):
+    """The job is to end, and all that is to become durable must be so by then."""
+
+    by_s: float
+    """On the host's monotonic clock."""
+
+
 class Finish(_Message, frozen=True, kw_only=True):
-    """Nobody will save any more: make durable what was taken, and end."""
+    """Nobody will save any more: make durable what was taken, and the newest state, and end."""
+
+    completion: Completion | None = None
+    """The job is finished: mark it where its last state is. Step and root are the vault's to fill in."""
 
 
 # To the agent
@@ -190,6 +207,8 @@ class Opened(_Message, frozen=True, kw_only=True):
     """Of each place, the step of its newest checkpoint; () from a vault that was started again."""
     term: int
     """Under which it saves."""
+    finished: tuple[Completion | None, ...] = ()
+    """Of each place, whether the newest checkpoint is the last one of a finished job."""
 
 
 class Unusable(_Message, frozen=True, kw_only=True):
@@ -199,6 +218,8 @@ class Unusable(_Message, frozen=True, kw_only=True):
 
 
 class Sought(_Message, frozen=True, kw_only=True):
+    number: int
+    """Of the question."""
     origin: Origin | None
     """None: there is no state that is whole."""
     mathematics: dict[str, str]
@@ -212,6 +233,18 @@ class Renewed(_Message, frozen=True, kw_only=True):
     one may still write there."""
 
     generation: int
+
+
+MEMORY = -1
+"""In place of a place's number."""
+
+
+class Held(_Message, frozen=True, kw_only=True):
+    """This state is whole in memory, or durable at that place, from now on."""
+
+    place: int
+    """By its number, or MEMORY."""
+    step: int
 
 
 class Finished(_Message, frozen=True, kw_only=True):
@@ -233,5 +266,5 @@ class Said(_Message, frozen=True, kw_only=True):
 
 FromWorker = Came | Foreseen | Deposit | Deposited | Paid | Recall
 ToWorker = Lent | Waits | Kept | Due | Void | Lacking | Recalled | Unknown
-FromAgent = Seek | Finish
-ToAgent = Opened | Unusable | Sought | Renewed | Finished | Alive | Said
+FromAgent = Seek | Hurry | Finish
+ToAgent = Opened | Unusable | Sought | Renewed | Held | Finished | Alive | Said

@@ -46,7 +46,7 @@ class Undetectable(Exception):
 class Referee:
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._ledger = Ledger(world.plan.lanes)
+        self._ledger = Ledger(world.plan.lanes, every_step=world.plan.logs)
         self._rosters: dict[Version, Roster] = {}
         self._left_out: set[Member] = set()
         """Members some roster went on without."""
@@ -68,6 +68,11 @@ class Referee:
         self.late_kills = 0
         self.is_agent_lost = False
         self.is_stop_durable = False
+
+    @property
+    def top(self) -> int:
+        """The newest step that anybody has committed, since the job was founded last; -1: none."""
+        return self._top
 
     @property
     def is_poisoned(self) -> bool:
@@ -295,6 +300,7 @@ class Referee:
         parted = [p for p in processes if p.parted is not None and p.parted.startswith("well")]
         holders = [p for p in processes if p.alive and p.attendance.holds_state and p.parted is None]
         holders = [p for p in holders if p.member not in self._left_out and not self._has_handed_over(p)]
+        world.losses.ended(end)
         match end.outcome:
             case "finished" | "stopped":
                 if holders:
@@ -316,8 +322,8 @@ class Referee:
                     saved = (holders or kept)[0]
                     self.fail("outcome", f"state-lost ({end.why}), but {saved.name} holds step {saved.attendance.step}")
             case "failed":
-                is_refused = self._world.custody.is_refused
-                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost or self._poisoned or is_refused):
+                is_explained = self._world.custody.is_refused or world.losses.is_given_up
+                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost or self._poisoned or is_explained):
                     self.fail("outcome", f"failed ({end.why}), but no cause was injected")
             case _:
                 self.fail("outcome", f"unknown outcome {end.outcome}")

@@ -26,8 +26,9 @@ def read_together(
     views: Sequence[memoryview],
     ranks: Ranks,
     reading: tuple[int, ...],
-) -> None:
+) -> int:
     """Fill a view per leaf, by index, or raise: each rank for itself, and all at the same stretch where one cannot be read.
+    How many bytes came from other ranks.
     `readers` read this rank's files, shard by shard; `reading` are the ranks that read at all."""
     plan = stretches(manifest)
     held = [_Held(manifest, number, reader, views) for number, reader in enumerate(readers)]
@@ -49,6 +50,7 @@ def read_together(
                 problem = problem or error
     if problem is not None:
         raise problem
+    return sum(stretch.size_bytes for stretch in plan) - sum(stretch.size_bytes for stretch in mine)
 
 
 class _Ahead:

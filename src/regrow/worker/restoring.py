@@ -15,9 +15,11 @@ import torch
 
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.errors import ConfigError, PeerError, StateError
+from regrow.core.inexact import Inexact
 from regrow.core.skeleton import Json, tensors
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.archive import Archive
+from regrow.state.exact import exact, read_exact
 from regrow.state.memory import bytes_of
 from regrow.state.tracked import Tracked
 from regrow.worker.passing import read_together
@@ -90,7 +92,8 @@ class _Try:
 
     def restored(self, pointer: Pointer | None, number: int) -> Restored:
         known, manifest = _together(self._ranks, lambda: self._learned(pointer, number), damage=StateError)
-        near = self._near if self._near is not None and self._near.is_of(known) else None
+        is_exact = not isinstance(manifest.inexact, Inexact)
+        near = self._near if self._near is not None and is_exact and self._near.is_of(known) else None
         holder = self._ranks.first(near is not None)
         if holder is not None:
             try:
@@ -104,33 +107,41 @@ class _Try:
         if pointer is None:
             raise StateError(f"{url} has no whole pointer {number} for this rank, and has it for rank 0")
         manifest = self._archive.manifest(pointer)
-        if (words := difference(manifest.skeleton, self._tracked)) is not None:
+        if (words := difference(exact(manifest)[0], self._tracked)) is not None:
             raise ConfigError(f"{url}/{pointer.folder} is of something else: {words}")
         return pointer, manifest
 
     def _from(self, pointer: Pointer, manifest: Manifest, near: Recollection | None, reading: tuple[int, ...]) -> Restored:
         """These ranks read it, from memory where they are not all."""
         tally = _Tally()
+        skeleton, root = exact(manifest)
+        is_exact = not isinstance(manifest.inexact, Inexact)
+        passed_bytes = 0
 
         def read() -> list[torch.Tensor]:
-            places = self._tracked.places(manifest.skeleton)
+            nonlocal passed_bytes
+            places = self._tracked.places(skeleton)
             views = [bytes_of(place) for place in places]
-            if self._ranks.count == 1:
+            if not is_exact:  # its files do not hold the state's bytes: each rank makes those for itself
+                read_exact(self._archive, pointer, manifest, views, tally.add)
+            elif self._ranks.count == 1:
                 self._archive.read(pointer, manifest, views, tally.add, near)
             else:
                 faultpoint("restore-read", step=pointer.step)
                 readers = self._archive.readers(pointer, manifest, tally.add, near)
-                read_together(manifest, readers, views, self._ranks, reading)
+                passed_bytes = read_together(manifest, readers, views, self._ranks, reading)
             return places
 
         places = _together(self._ranks, read, damage=StateError)
-        _together(self._ranks, lambda: self._tracked.restore(manifest.skeleton, places, manifest.root, keeps=True))
+        _together(self._ranks, lambda: self._tracked.restore(skeleton, places, root, keeps=True))
+        if isinstance(manifest.inexact, Inexact):
+            self._warn(f"step {pointer.step} of {self._archive.store.url} is restored, but {manifest.inexact.words()}")
         is_near = len(reading) < self._ranks.count or near is not None
         return Restored(
             pointer=pointer,
             where=_memory(reading[0], self._ranks) if is_near else self._archive.store.url,
             read_bytes=tally.size_bytes,
-            passed_bytes=sum(shard.size_bytes for shard in manifest.shards) - tally.size_bytes,
+            passed_bytes=passed_bytes,
         )
 
 
