@@ -1,0 +1,192 @@
+"""A log's one writer: takes parts of records into slots, and gives slots up once a saved state makes them needless.
+
+Slots are used again, and new ones are made as they are needed; `grow` makes one ahead, on another thread: to touch memory for
+the first time costs several times as much as to copy into it. The file is locked for as long as its writer lives, however it
+ends: so others know when nobody writes there any more.
+"""
+
+import ctypes
+import fcntl
+import os
+import secrets
+import threading
+
+import msgspec
+import xxhash
+
+from regrow.core.errors import InfraError
+from regrow.state import log
+from regrow.state.log import PAGE_BYTES, Entry, Head
+
+_BLOCK_BYTES = 1 << 18
+"""Digested while the cache still has it."""
+_PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+
+
+class _Slot(msgspec.Struct, kw_only=True):
+    at: int
+    size_bytes: int
+    step: int | None = None
+    """Of what it holds; None: it is free."""
+    is_hollow: bool = False
+    """All but its first page was given back."""
+
+
+class Logbook:
+    """`write` and `has_room` on one thread, the rest on any."""
+
+    def __init__(self, fd: int, head: Head) -> None:
+        """Takes the descriptor over, which is the only one of this process: with another one the lock would go."""
+        self.fd = fd
+        self.head = head
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        log.write_head(fd, head)
+        self._slots: list[_Slot] = []
+        self._size_bytes = PAGE_BYTES
+        self._lock = threading.Lock()
+        """Guards the slots."""
+        self._growing = threading.Lock()
+        """Held by whoever makes one."""
+
+    @staticmethod
+    def new(member: str, root: str) -> "Logbook":
+        fd = os.memfd_create("regrow-log", os.MFD_CLOEXEC)
+        return Logbook(fd, Head(member=member, root=root, nonce=secrets.token_hex(8)))
+
+    @property
+    def made_bytes(self) -> int:
+        """Of memory."""
+        with self._lock:
+            return sum(PAGE_BYTES if slot.is_hollow else slot.size_bytes for slot in self._slots)
+
+    @property
+    def used_bytes(self) -> int:
+        """Of slots that hold something that is still needed."""
+        with self._lock:
+            return sum(slot.size_bytes for slot in self._slots if slot.step is not None)
+
+    @property
+    def oldest(self) -> int | None:
+        """The oldest step that is still needed."""
+        with self._lock:
+            return min((slot.step for slot in self._slots if slot.step is not None), default=None)
+
+    def has_room(self, size_bytes: int, limit_bytes: int) -> bool:
+        """For a slot of this size, within this limit."""
+        with self._lock:
+            if any(_fits(slot, size_bytes) for slot in self._slots):
+                return True
+            useful = sum(slot.size_bytes for slot in self._slots if slot.step is not None)
+        return useful + size_bytes <= limit_bytes
+
+    def write(self, entry: Entry, tail: bytes, part: memoryview) -> int:
+        """The part, and what says so; the size of its slot. `entry` may leave sizes and digests open. InfraError: there is no
+        memory."""
+        entry = msgspec.structs.replace(
+            entry,
+            part_bytes=len(part),
+            part_digest=bytes(16),
+            tail_bytes=len(tail),
+            tail_digest=xxhash.xxh3_128_digest(tail),
+        )
+        size_bytes = log.placed(entry, 0).slot_bytes
+        slot = self._taken(size_bytes, entry.record.step)
+        log.erase(self.fd, slot.at)
+        held = log.placed(entry, slot.at)
+        log.write(self.fd, tail, held.tail_at)
+        digest = self._copied(part, held.part_at)
+        held = msgspec.structs.replace(held, entry=msgspec.structs.replace(entry, part_digest=digest))
+        log.write_entry(self.fd, self.head, held)
+        return size_bytes
+
+    def free(self, below: int) -> None:
+        """A state of this step is whole: no record before it is needed any more. What lies there counts until it is written
+        over."""
+        with self._lock:
+            for slot in self._slots:
+                if slot.step is not None and slot.step < below:
+                    slot.step = None
+
+    def count_free(self, size_bytes: int) -> int:
+        """Slots of at least this size."""
+        with self._lock:
+            return sum(_fits(slot, size_bytes) for slot in self._slots)
+
+    def grow(self, size_bytes: int) -> None:
+        """One more slot, with its pages made. InfraError: there is no memory."""
+        with self._growing:
+            self._grow(size_bytes)
+
+    def empty(self, size_bytes: int) -> None:
+        """Give back the memory of free slots that are too small for this size."""
+        with self._growing, self._lock:
+            for slot in self._slots:
+                if slot.step is None and not slot.is_hollow and slot.size_bytes < size_bytes:
+                    log.erase(self.fd, slot.at)
+                    rest_bytes = slot.size_bytes - PAGE_BYTES
+                    slot.is_hollow = not rest_bytes or not _libc.fallocate(
+                        self.fd, _PUNCH_HOLE, slot.at + PAGE_BYTES, rest_bytes
+                    )
+
+    def close(self) -> None:
+        """What was written stays for as long as somebody else holds the file open."""
+        os.close(self.fd)
+
+    def _taken(self, size_bytes: int, step: int) -> _Slot:
+        while (slot := self._take(size_bytes, step)) is None:
+            with self._growing:
+                if not self.count_free(size_bytes):  # else another thread has just made one
+                    self._grow(size_bytes)
+        return slot
+
+    def _take(self, size_bytes: int, step: int) -> _Slot | None:
+        with self._lock:
+            slot = min(
+                (slot for slot in self._slots if _fits(slot, size_bytes)), key=lambda slot: slot.size_bytes, default=None
+            )
+            if slot is not None:
+                slot.step = step
+            return slot
+
+    def _grow(self, size_bytes: int) -> None:
+        with self._lock:
+            hollow = next((slot for slot in self._slots if slot.is_hollow and slot.size_bytes >= size_bytes), None)
+        at, wanted = (hollow.at, hollow.size_bytes) if hollow is not None else (self._size_bytes, log.paged(size_bytes))
+        try:
+            os.posix_fallocate(self.fd, at, wanted)  # says so where there is none
+        except OSError as error:
+            raise InfraError(
+                f"there is no shared memory for {wanted / 1e6:.1f} MB more of the log, which has {self._size_bytes / 1e6:.1f} "
+                f"MB ({error.strerror}): give the job more memory, lower --log-mb, or save more often (--memory-every)"
+            ) from error
+        if hollow is not None:
+            hollow.is_hollow = False
+            return
+        log.write_frame(self.fd, self.head, at, wanted)
+        self._size_bytes = at + wanted
+        with self._lock:
+            self._slots.append(_Slot(at=at, size_bytes=wanted))
+
+    def _copied(self, part: memoryview, at: int) -> bytes:
+        hasher = xxhash.xxh3_128()
+        for start in range(0, len(part), _BLOCK_BYTES):
+            block = part[start : start + _BLOCK_BYTES]
+            log.write(self.fd, block, at + start)
+            hasher.update(block)
+        return hasher.digest()
+
+
+def is_written(fd: int) -> bool:
+    """Does the writer of this log live? Asked by another process."""
+    try:
+        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    fcntl.lockf(fd, fcntl.LOCK_UN)
+    return False
+
+
+def _fits(slot: _Slot, size_bytes: int) -> bool:
+    return slot.step is None and not slot.is_hollow and slot.size_bytes >= size_bytes
