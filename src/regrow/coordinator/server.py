@@ -383,6 +383,7 @@ class Server:
                         reached=effect.reached,
                         differences=effect.differences,
                         data_from=effect.data_from,
+                        records=origin.records,
                     )
                 )
                 self._tell(effect)

@@ -19,16 +19,18 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - A planned roster is entered by the verdict of a boundary, or by the record of one, and by nothing else (P1).
 - A joiner that only listens holds no state in anybody's eyes before it has entered a roster (P3).
 - The only holder of the state does not compute a lane that somebody died in.
-- A founder of a job that begins from a saved state holds none before it has loaded that (S6).
+- A founder of a job that begins from a saved state holds none before it has loaded that (S6), and replayed the committed
+  records that follow it (L5).
+- In an every-step job its part of a result lies in its log before it says that it holds it (L1), and those of the absent
+  before it commits without them (L2).
 """
 
 from collections.abc import Iterable
 from enum import Enum
 from typing import assert_never
 
-import msgspec
-
 from regrow.core import boundary, resolve
+from regrow.core.ahead import Ahead, Result
 from regrow.core.boundary import Corrupt, Parted, Pass, Row
 from regrow.core.effects import (
     Abort,
@@ -47,6 +49,7 @@ from regrow.core.effects import (
     Merge,
     Recall,
     Reduce,
+    Replay,
     Save,
     Serve,
     Snap,
@@ -73,6 +76,7 @@ from regrow.core.events import (
     Recalled,
     Recorded,
     Reduced,
+    Reread,
     RosterPushed,
     SaveWished,
     Served,
@@ -120,21 +124,20 @@ class Task(Enum):
     GONE = "no longer a member"
 
 
-class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """The complete outcome of one attempt at the current step."""
-
-    attempt: Version
-    digest: int
-    holdings: Holdings
-
-
 class Attendance:
     """Decides; its shell (worker.driver, or the simulator) does."""
 
     def __init__(
-        self, me: Member, *, lanes: int, steps: int, initial: Manifest = (), saves: tuple[int, ...] | None = None
+        self,
+        me: Member,
+        *,
+        lanes: int,
+        steps: int,
+        initial: Manifest = (),
+        saves: tuple[int, ...] | None = None,
+        logs: bool = False,
     ) -> None:
-        """`saves`: the intervals of saves, in steps; None where there is no vault."""
+        """`saves`: the intervals of saves, in steps; None where there is no vault. `logs`: it is an every-step job."""
         self.me = me
         self.step = 0
         self.task = Task.AWAY
@@ -171,6 +174,9 @@ class Attendance:
         self._initial = initial
         self._origin: Origin | None = None
         """What this founder loads, or has loaded; None when it built what the job begins from, or is none."""
+        self._is_recalled = False
+        self._is_built = True
+        """What it holds is what its script built: nothing was ever loaded over it."""
         self._last = steps
         self._formed = NO_VERSION
         self._attempt = NO_VERSION
@@ -179,6 +185,7 @@ class Attendance:
         self._served = NO_VERSION
         self._stop = False
         self._saving = Saving(saves)
+        self._ahead = Ahead(me, logs)
         self._ending = False
         self._complaint: Complain | None = None
         self._left: Left | None = None
@@ -239,10 +246,15 @@ class Attendance:
             case Recalled():
                 self._free()
                 return self._recalled()
+            case Reread(heard=heard):
+                self._free()
+                return self._replay(heard) if self.task is not Task.GONE else []
             case Reduced(version=version, digest=digest):
                 self._free()
                 # True whether or not a newer roster is known by now: the bytes are here, and resolve must hear of them.
-                self.result = Result(attempt=version, digest=digest, holdings=self._holdings())
+                assert self.acting is not None, "what was reduced was asked for under a roster"
+                members = self.acting.members
+                self.result = Result(attempt=version, digest=digest, holdings=self._holdings(), members=members)
                 return self._settle()
             case Bounded(rows=rows, parted=parted):
                 self._free()
@@ -369,14 +381,17 @@ class Attendance:
             return self._listen(self.listening)
         if self._is_leaving:
             return self._release()
+        if self._is_recalled and not self.holds_state:
+            return self._ask(Replay(step=self.step))
         if self.roster is None or self._formed != self.roster.version:
             return []
         if self._resolution is None or self._resolution.version != self.roster.version:
             if self.roster.base is not None:
                 return []  # nobody resolves a planned roster
             if self._origin is not None and not self.holds_state:
-                return self._ask(Recall(version=self.roster.version, origin=self._origin))
-            return self._ask(Exchange(version=self.roster.version, statement=self._statement()))
+                return self._recall(self.roster, self._origin)
+            ahead = self._ahead.own(self.step, self.result, self._last, self._stop)
+            return [*ahead, *self._ask(Exchange(version=self.roster.version, statement=self._statement()))]
         return self._go_on(self.roster, self._resolution)
 
     def _release(self) -> list[Effect]:
@@ -385,13 +400,22 @@ class Attendance:
         told = Released(member=self.me, version=self.acting.version, step=self.step)
         return [Tell(message=told), Leave(why=f"{self.me} has handed over and leaves", fault="left")]
 
+    def _recall(self, roster: Roster, origin: Origin) -> list[Effect]:
+        if origin.is_beginning and not self._is_built:
+            self.task = Task.GONE
+            why = "the job begins again from what its script built, and here another state was loaded over that"
+            return [Leave(why=why, fault="spent")]
+        self._is_built = origin.is_beginning
+        return self._ask(Recall(version=roster.version, origin=origin))
+
     def _recalled(self) -> list[Effect]:
         # Whatever the newest roster is by now: while a founder had not loaded the origin nobody could go past it.
         if self._origin is not None and self.task is not Task.GONE:
-            self.holds_state, self.step, self._initial = True, self._origin.step, ()
+            self._is_recalled, self.step, self._initial = True, self._origin.step, ()
+            self.holds_state = self.step == self._origin.through
         return self._settle()
 
-    def _ask(self, work: Exchange | Fetch | Serve | Recall | Load | Reduce | Bound) -> list[Effect]:
+    def _ask(self, work: Exchange | Fetch | Serve | Recall | Replay | Load | Reduce | Bound) -> list[Effect]:
         self.task = Task.BUSY
         return [work]
 
@@ -424,6 +448,8 @@ class Attendance:
             return [Tell(message=message), Leave(why=outcome.why, fault="stateless")]
         if self.me in outcome.left:
             return self._release()
+        if self.step < outcome.step:
+            self._ahead.decided(self.step, self.result, table)
         self._resolution, self.acting, self._last, self.handed = outcome, roster, outcome.last, ()
         self._feed_among(roster)
         drop: tuple[Node, ...] = ()
@@ -446,10 +472,11 @@ class Attendance:
     def _go_on(self, roster: Roster, resolution: Resolution) -> list[Effect]:
         if not self.holds_state:
             donor = resolution.donors[str(self.me)]
+            self._is_built = False
             return self._ask(Fetch(version=roster.version, step=resolution.step, donor=donor))
         if self.step < resolution.step:
             self._saving.missed()
-            return self._commit("resolve")
+            return [*self._ahead.absent(self.step, self.result, self._last), *self._commit("resolve")]
         effects: list[Effect] = []
         if self._entered != roster.version:
             self._entered = roster.version
@@ -485,6 +512,7 @@ class Attendance:
         )
         if row.ready != NO_VERSION and self.next is not None and self.next.seat(self.me) is None:
             self.handed = self.next.members
+        effects += self._ahead.own(self.step, self.result, self._last, self._stop)
         return effects + self._ask(Bound(version=roster.version, row=row))
 
     def _reduce(self, roster: Roster) -> Reduce:
@@ -669,6 +697,7 @@ class Attendance:
         if listening.snapshot is None:
             return []
         if not listening.is_loaded:
+            self._is_built = False
             return self._ask(Load(listener=listening.listener, step=listening.snapshot, donors=listening.donors))
         if not listening.has_caught_up and len(listening.records) <= 1:
             listening.has_caught_up = True  # the roster that counts on it is made while it computes its audit
@@ -721,6 +750,8 @@ class Attendance:
         self.step += 1
         self.task = Task.AWAY
         effects: list[Effect] = []
+        if self._origin is not None and self.step == self._origin.through:
+            self.holds_state = True
         if self.listening is not None and self.roster is not None and record.switch == self.roster.version:
             self.listening, self.holds_state = None, True
             effects = [*self._enter(self.roster), Hush()]

@@ -10,7 +10,7 @@ import msgspec
 
 from regrow.core.boundary import Row
 from regrow.core.lanes import Node
-from regrow.core.listener import Feed, Lane, Listener
+from regrow.core.listener import Feed, Lane, Listener, Record
 from regrow.core.messages import FromMember
 from regrow.core.origin import Origin
 from regrow.core.resolve import Resolution, Statement
@@ -61,10 +61,30 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recall(msgspec.Struct, frozen=True, kw_only=True):
-    """Load the origin from the vault. Answered by Recalled; who cannot load it raises."""
+    """Load the origin from the vault, or hold what this script built to its root where it is the job's own beginning.
+    Answered by Recalled; who cannot raises."""
 
     version: Version
     origin: Origin
+
+
+class Log(msgspec.Struct, frozen=True, kw_only=True):
+    """Write these parts of the result in hand into this member's log, each closed by its header, before anything that
+    follows. Not answered."""
+
+    record: Record
+    stop: bool
+    """The member wishes to stop after this step."""
+    indices: tuple[int, ...]
+    """Whose parts, by their places in the roster of the attempt."""
+    count: int
+    """The members of that roster: into so many parts the result is cut."""
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """Read the record of this step from the logs. Answered by Reread; who cannot read it raises."""
+
+    step: int
 
 
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,5 +200,22 @@ class Leave(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Immediate = Abort | Form | Tell | Hear | Hush
-Work = Exchange | Adopt | Fetch | Serve | Recall | Snap | Save | Load | Compute | Merge | Reduce | Bound | Commit | Leave
+Work = (
+    Exchange
+    | Adopt
+    | Fetch
+    | Serve
+    | Recall
+    | Replay
+    | Snap
+    | Save
+    | Log
+    | Load
+    | Compute
+    | Merge
+    | Reduce
+    | Bound
+    | Commit
+    | Leave
+)
 Effect = Immediate | Work

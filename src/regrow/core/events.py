@@ -157,6 +157,12 @@ class Recalled(msgspec.Struct, frozen=True, kw_only=True):
     version: Version
 
 
+class Reread(msgspec.Struct, frozen=True, kw_only=True):
+    """The record that was asked for is here, and has its digest."""
+
+    heard: Heard
+
+
 class SaveWished(msgspec.Struct, frozen=True, kw_only=True):
     """The vault could not complete a save that this member gave a portion of, or the operator wants one."""
 
@@ -178,6 +184,7 @@ Event = (
     | Fetched
     | Served
     | Recalled
+    | Reread
     | Reduced
     | Bounded
     | ListenTold

@@ -141,6 +141,8 @@ class Membership:
         self._speeds = Speeds(config.speeds, saved.weights if saved else None)
         self._wishes = saved.wishes if saved else ()
         self._wished = saved.wished if saved else 0
+        self._sought: int | None = None
+        """The term under which an origin was asked for last."""
         self._resumed = saved is not None and bool(saved.lives)
         self._present: dict[Member, _Presence] = {}
         self._awaited: set[Member] = set(self.roster.members) if self.roster else set()
@@ -237,10 +239,21 @@ class Membership:
 
     def _seek(self) -> list[MembershipEffect]:
         """The term names the question: each coordinator, and each founding, has one of its own."""
-        if not self._founding.seeks:
+        if not self._founding.seeks or not self._may_seek:
             return []
+        self._sought = self._term
         step = self._config.resume_step if self._founding.reached is None else None
         return [Seek(number=self._term, step=step)]
+
+    @property
+    def _may_seek(self) -> bool:
+        """What is saved does not change any more. One that was evicted and lives on may commit another step, into its log."""
+        return not self._config.logs or self._founding.reached is None or self._is_proven
+
+    @property
+    def _is_proven(self) -> bool:
+        """Is everybody dead who was ever given up?"""
+        return not self._gone - self._dead and self._has_buried()
 
     def _origin_came(self, came: OriginCame) -> list[MembershipEffect]:
         founding = self._founding
@@ -251,6 +264,10 @@ class Membership:
             return self._end("state-lost", f"every replica is lost, and no saved state is whole: {came.why}")
         if came.origin is None and self._config.resume_step is not None:
             return self._end("failed", f"cannot resume from step {self._config.resume_step}: {came.why}")
+        origin, reached = came.origin, founding.reached or 0
+        if origin is not None and origin.is_beginning and origin.through < reached:
+            why = f"the logs hold the first {origin.through} steps, the job had committed {reached}"
+            return self._end("state-lost", f"every replica is lost, and no saved state is whole: {why}")
         return [self._persist(), *self._found("origin")]
 
     def _persist(self) -> Persist:
@@ -714,9 +731,11 @@ class Membership:
     def _found(self, cause: str) -> list[MembershipEffect]:
         """The first roster, once everyone who can still come is there."""
         staff = self.staff
+        if self.roster is None and self._founding.seeks and self._sought != self._term:
+            return self._seek()  # the last of those who had to die is dead
         if self.roster is not None or len(self._present) + len(staff.lost) + len(staff.retired) < len(staff.places):
             return []
-        if self._founding.seeks or self._gone - self._dead or not self._has_buried():
+        if self._founding.seeks or not self._is_proven:
             return []  # whoever is not proven dead may yet hold more than the origin
         # Before everybody was lost one may have left for good whose relief was still on its way.
         self.staff = staff.cast(frozenset(staff.runs))
@@ -735,16 +754,16 @@ class Membership:
             return self._end(
                 "failed", f"cannot resume from step {origin.step} ({origin.where}): {'; '.join(others)}. {_REMEDY}"
             )
-        reached, self._floor = self._founding.reached or 0, origin.step
+        reached, self._floor = self._founding.reached or 0, origin.through
         # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
         founded = Founded(
             version=Version(self._term, self._n + 1),
             origin=origin,
-            reached=max(reached, origin.step),
+            reached=max(reached, origin.through),
             differences=others,
             data_from=data_from(self._contract.terms),
         )
-        why = f"every replica is ready to go on from step {origin.step}, {origin.where}"
+        why = f"every replica is ready to go on from step {origin.through}: {origin}"
         return [founded, *self._make(set(founders), cause, why)]
 
     def _has_buried(self) -> bool:

@@ -36,6 +36,8 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Deaths of different replicas in the same lane of the same step that make it poison."""
     keeps: bool = False
     """There is a vault: the state outlives the replicas, and with all of them lost the job goes on from what it holds."""
+    logs: bool = False
+    """Every committed step is in logs besides: such a loss takes none of them back."""
     resumes: bool = False
     """The job begins from a saved state: the newest one, from the beginning where there is none."""
     resume_step: int | None = None

@@ -22,6 +22,22 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of the whole state, which everybody who loads it holds it to."""
     where: str
     """For people: the tier that it came from."""
+    records: int = 0
+    """So many committed records follow it in the logs of an every-step job (core.log): they are replayed onto it."""
+
+    @property
+    def through(self) -> int:
+        """The job goes on at this step."""
+        return self.step + self.records
+
+    def __str__(self) -> str:
+        replayed = f", and {self.records} records after it" if self.records else ""
+        return f"the state of step {self.step}, {self.where}{replayed}"
+
+    @property
+    def is_beginning(self) -> bool:
+        """What the job itself began from, which no tier holds: its founders built it, and hold that to the root."""
+        return self.step == 0
 
 
 class Founding(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,8 @@ class JobOpened(_Fact, frozen=True, kw_only=True):
     replicas: tuple[str, ...]
     lanes: int
     command: tuple[str, ...]
+    every_step: bool = False
+    """Each committed step is in logs that outlive the replicas."""
 
 
 class SeatTaken(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -359,6 +361,13 @@ class OriginTaken(_Fact, frozen=True, kw_only=True):
     """In which terms of its mathematics it is another job from here on, by the operator's word."""
     data_from: tuple[int, int] = (0, 0)
     """From this step on samples are taken from this place of the stream."""
+    records: int = 0
+    """So many committed steps follow it in the logs of an every-step job: the job goes on behind them."""
+
+    @property
+    def through(self) -> int:
+        """The job goes on at this step."""
+        return self.step + self.records
 
 
 class StateRecalled(_Fact, frozen=True, kw_only=True):
