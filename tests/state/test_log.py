@@ -13,9 +13,12 @@ import pytest
 from regrow.core.errors import InfraError
 from regrow.core.lanes import leaf
 from regrow.core.listener import Record
+from regrow.core.log import Part
 from regrow.core.roster import Version
 from regrow.state.log import PAGE_BYTES, Entry, Held, Reading, erase, is_sound, read
-from regrow.state.logbook import Logbook, is_written
+from regrow.state.log_writer import LogWriter, is_written
+
+V1 = Version(1, 1)
 
 
 def part_of(step: int, index: int, size_bytes: int) -> bytes:
@@ -30,13 +33,10 @@ def record(step: int, attempt: Version) -> Record:
     return Record(step=step, attempt=attempt, digest=step * 7, holdings=((leaf(0),), (leaf(1),)), last=100)
 
 
-def entry(step: int, index: int = 0, attempt: Version = Version(1, 1), stop: bool = False) -> Entry:
+def entry(step: int, index: int = 0, attempt: Version = V1, stop: bool = False) -> Entry:
     """Sizes and digests are the writer's."""
     return Entry(
-        record=record(step, attempt),
-        stop=stop,
-        index=index,
-        count=2,
+        said=Part(record=record(step, attempt), stop=stop, index=index, count=2),
         total_bytes=20_000,
         start=10_000 * index,
         part_bytes=0,
@@ -46,27 +46,27 @@ def entry(step: int, index: int = 0, attempt: Version = Version(1, 1), stop: boo
     )
 
 
-def put(book: Logbook, step: int, size_bytes: int = 10_000, index: int = 0, attempt: Version = Version(1, 1)) -> None:
+def put(book: LogWriter, step: int, size_bytes: int = 10_000, index: int = 0, attempt: Version = V1) -> None:
     tail = tail_of(step) if index == 0 else b""
     book.write(entry(step, index, attempt), tail, memoryview(part_of(step, index, size_bytes)))
 
 
 def steps(found: Reading) -> list[int]:
-    return sorted(held.entry.record.step for held in found.held)
+    return sorted(held.entry.said.record.step for held in found.held)
 
 
 def holds_what_was_written(fd: int, held: Held) -> bool:
     one = held.entry
     part = os.pread(fd, one.part_bytes, held.part_at)
     tail = os.pread(fd, one.tail_bytes, held.tail_at)
-    step, index = one.record.step, one.index
+    step, index = one.said.record.step, one.said.index
     wanted = tail_of(step) if index == 0 else b""
-    return part == part_of(step, index, one.part_bytes) and tail == wanted and one.record.digest == step * 7
+    return part == part_of(step, index, one.part_bytes) and tail == wanted and one.said.record.digest == step * 7
 
 
 @pytest.fixture
-def book() -> Iterator[Logbook]:
-    made = Logbook.new("r0.0", "the root")
+def book() -> Iterator[LogWriter]:
+    made = LogWriter.new("r0.0", "the root")
     yield made
     made.close()
 
@@ -86,22 +86,22 @@ def copy() -> Iterator[Callable[[bytes], int]]:
         os.close(fd)
 
 
-def bytes_of(book: Logbook) -> bytes:
+def bytes_of(book: LogWriter) -> bytes:
     return os.pread(book.fd, os.fstat(book.fd).st_size, 0)
 
 
-def test_what_was_written_is_read(book: Logbook) -> None:
+def test_what_was_written_is_read(book: LogWriter) -> None:
     put(book, 3)
     put(book, 4, size_bytes=0)
     put(book, 4, index=1, size_bytes=300_000)
     found = read(book.fd)
     assert found.damages == () and found.head == book.head and (book.head.member, book.head.root) == ("r0.0", "the root")
-    assert [(held.entry.record.step, held.entry.index) for held in found.held] == [(3, 0), (4, 0), (4, 1)]
-    assert found.held[0].entry.record == record(3, Version(1, 1))
+    assert [(held.entry.said.record.step, held.entry.said.index) for held in found.held] == [(3, 0), (4, 0), (4, 1)]
+    assert found.held[0].entry.said.record == record(3, Version(1, 1))
     assert all(is_sound(book.fd, held) and holds_what_was_written(book.fd, held) for held in found.held)
 
 
-def test_what_is_given_up_makes_room_for_what_comes(book: Logbook) -> None:
+def test_what_is_given_up_makes_room_for_what_comes(book: LogWriter) -> None:
     for step in range(8):
         put(book, step)
     made = book.made_bytes
@@ -115,7 +115,7 @@ def test_what_is_given_up_makes_room_for_what_comes(book: Logbook) -> None:
     assert steps(read(book.fd)) == list(range(5, 13))
 
 
-def test_a_log_grows_with_its_parts_and_gives_small_slots_back(book: Logbook) -> None:
+def test_a_log_grows_with_its_parts_and_gives_small_slots_back(book: LogWriter) -> None:
     for step in range(4):
         put(book, step, size_bytes=50_000)
     book.free(4)
@@ -133,19 +133,19 @@ def test_a_log_grows_with_its_parts_and_gives_small_slots_back(book: Logbook) ->
     assert all(holds_what_was_written(book.fd, held) for held in found.held)
 
 
-def test_a_slot_made_ahead_is_taken(book: Logbook) -> None:
+def test_a_slot_made_ahead_is_taken(book: LogWriter) -> None:
     book.grow(20_000)
     made = book.made_bytes
     put(book, 1)
     assert book.made_bytes == made and steps(read(book.fd)) == [1]
 
 
-def test_a_writer_without_memory_says_so(book: Logbook) -> None:
+def test_a_writer_without_memory_says_so(book: LogWriter) -> None:
     put(book, 1)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
     try:
-        with pytest.raises(InfraError, match="no shared memory for .* lower --log-mb"):
+        with pytest.raises(InfraError, match=r"no shared memory for .* lower --log-mb"):
             book.grow(2 << 20)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -153,7 +153,7 @@ def test_a_writer_without_memory_says_so(book: Logbook) -> None:
     assert steps(read(book.fd)) == [1, 2]
 
 
-def test_what_is_erased_is_not_there(book: Logbook) -> None:
+def test_what_is_erased_is_not_there(book: LogWriter) -> None:
     for step in range(3):
         put(book, step)
     erase(book.fd, read(book.fd).held[1].slot_at)
@@ -166,11 +166,11 @@ def test_what_is_erased_is_not_there(book: Logbook) -> None:
 Needed = set[tuple[int, int, Version]]
 
 
-def life(book: Logbook, needed: Needed) -> None:
+def life(book: LogWriter, needed: Needed) -> None:
     """Slots are made, filled, given up, used again, given back and filled again. `needed`: what was written, and is not
     given up."""
 
-    def keep(step: int, size_bytes: int, index: int = 0, attempt: Version = Version(1, 1)) -> None:
+    def keep(step: int, size_bytes: int, index: int = 0, attempt: Version = V1) -> None:
         put(book, step, size_bytes, index, attempt)
         needed.add((step, index, attempt))
 
@@ -207,7 +207,7 @@ def test_a_writer_killed_between_any_two_writes_leaves_only_what_is_whole(
         return len(data)
 
     monkeypatch.setattr(os, "pwrite", pwrite)
-    book = Logbook.new("r0.0", "the root")
+    book = LogWriter.new("r0.0", "the root")
     life(book, needed)
     monkeypatch.undo()
     book.close()
@@ -218,14 +218,14 @@ def test_a_writer_killed_between_any_two_writes_leaves_only_what_is_whole(
         assert found.head is not None or not wanted, "a head is written once, before all else"
         assert found.damages == () or found.head is None, "a kill harms nothing that counted"
         assert all(is_sound(fd, held) and holds_what_was_written(fd, held) for held in found.held)
-        there = [(held.entry.record.step, held.entry.index, held.entry.record.attempt) for held in found.held]
+        there = [(held.entry.said.record.step, held.entry.said.index, held.entry.said.record.attempt) for held in found.held]
         assert wanted <= set(there) and len(there) == len(set(there))
         os.ftruncate(fd, 0)
     assert steps(found) == [2, 3, 4, 4]
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_with_any_bit_flipped_nothing_false_is_read(book: Logbook, copy: Callable[[bytes], int], seed: int) -> None:
+def test_with_any_bit_flipped_nothing_false_is_read(book: LogWriter, copy: Callable[[bytes], int], seed: int) -> None:
     life(book, set())
     whole, chance = bytes_of(book), random.Random(seed)
     # Most of a log is parts: half of the flips are in what says where they are.
@@ -243,8 +243,8 @@ def test_with_any_bit_flipped_nothing_false_is_read(book: Logbook, copy: Callabl
             assert found.damages or len(right) < len(found.held), f"byte {at}: what is lost is told"
 
 
-def test_bytes_of_another_log_are_not_taken_for_this_ones(book: Logbook, copy: Callable[[bytes], int]) -> None:
-    other = Logbook.new("r1.0", "the root")
+def test_bytes_of_another_log_are_not_taken_for_this_ones(book: LogWriter, copy: Callable[[bytes], int]) -> None:
+    other = LogWriter.new("r1.0", "the root")
     put(book, 1)
     put(other, 2)
     mixed = bytes_of(book)[:PAGE_BYTES] + bytes_of(other)[PAGE_BYTES:]
@@ -254,8 +254,8 @@ def test_bytes_of_another_log_are_not_taken_for_this_ones(book: Logbook, copy: C
 
 WRITER = """
 import os, signal
-from regrow.state.logbook import Logbook
-book = Logbook.new("r0.0", "the root")
+from regrow.state.log_writer import LogWriter
+book = LogWriter.new("r0.0", "the root")
 book.grow(8192)
 print(book.fd, flush=True)
 signal.pause()

@@ -4,11 +4,11 @@
     slot ... | frame: digest, size of the slot | header: digest, size | entry | tail | part
 
 A slot is filled from its end to its beginning: the header comes last, and carries a digest of the entry, which carries those
-of tail and part. So whatever moment the writer died at, and whichever bit has flipped since, a reader finds what is whole and
-nothing else. Frames are written once, when a slot is made; a digest is over the place as well, so that no bytes that were
+of tail and part. So whenever the writer died, and whichever bit has flipped since, a reader finds what is whole and nothing
+else. Frames are written once, when a slot is made; a digest is over the place as well, so that no bytes that were
 copied here are taken for one.
 
-Who writes is `state.logbook`. No torch here: the vault reads.
+Who writes is `state.log_writer`. No torch here: the vault reads.
 """
 
 import os
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import msgspec
 import xxhash
 
-from regrow.core.listener import Record
+from regrow.core.log import Part
 
 PAGE_BYTES = 4096
 _ALIGNED_BYTES = 64
@@ -43,13 +43,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One part of one record."""
 
-    record: Record
-    stop: bool
-    """Its member wished to stop after this step."""
-    index: int
-    """Of the attempt's members, whose part it is."""
-    count: int
-    """Members of the attempt."""
+    said: Part
     total_bytes: int
     """Of the whole record."""
     start: int

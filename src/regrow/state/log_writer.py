@@ -1,7 +1,7 @@
 """A log's one writer: takes parts of records into slots, and gives slots up once a saved state makes them needless.
 
-Slots are used again, and new ones are made as they are needed; `grow` makes one ahead, on another thread: to touch memory for
-the first time costs several times as much as to copy into it. The file is locked for as long as its writer lives, however it
+Slots are used again, and new ones are made as they are needed; `grow` makes one ahead, on another thread: to touch memory the
+first time costs several times as much as to copy into it. The file is locked for as long as its writer lives, however it
 ends: so others know when nobody writes there any more.
 """
 
@@ -34,7 +34,7 @@ class _Slot(msgspec.Struct, kw_only=True):
     """All but its first page was given back."""
 
 
-class Logbook:
+class LogWriter:
     """`write` and `has_room` on one thread, the rest on any."""
 
     def __init__(self, fd: int, head: Head) -> None:
@@ -51,9 +51,9 @@ class Logbook:
         """Held by whoever makes one."""
 
     @staticmethod
-    def new(member: str, root: str) -> "Logbook":
+    def new(member: str, root: str) -> "LogWriter":
         fd = os.memfd_create("regrow-log", os.MFD_CLOEXEC)
-        return Logbook(fd, Head(member=member, root=root, nonce=secrets.token_hex(8)))
+        return LogWriter(fd, Head(member=member, root=root, nonce=secrets.token_hex(8)))
 
     @property
     def made_bytes(self) -> int:
@@ -82,8 +82,8 @@ class Logbook:
         return useful + size_bytes <= limit_bytes
 
     def write(self, entry: Entry, tail: bytes, part: memoryview) -> int:
-        """The part, and what says so; the size of its slot. `entry` may leave sizes and digests open. InfraError: there is no
-        memory."""
+        """The part, and what says so; the size that a slot needs for it. `entry` may leave sizes and digests open. InfraError:
+        there is no memory."""
         entry = msgspec.structs.replace(
             entry,
             part_bytes=len(part),
@@ -92,7 +92,7 @@ class Logbook:
             tail_digest=xxhash.xxh3_128_digest(tail),
         )
         size_bytes = log.placed(entry, 0).slot_bytes
-        slot = self._taken(size_bytes, entry.record.step)
+        slot = self._taken(size_bytes, entry.said.record.step)
         log.erase(self.fd, slot.at)
         held = log.placed(entry, slot.at)
         log.write(self.fd, tail, held.tail_at)
@@ -158,8 +158,9 @@ class Logbook:
             os.posix_fallocate(self.fd, at, wanted)  # says so where there is none
         except OSError as error:
             raise InfraError(
-                f"there is no shared memory for {wanted / 1e6:.1f} MB more of the log, which has {self._size_bytes / 1e6:.1f} "
-                f"MB ({error.strerror}): give the job more memory, lower --log-mb, or save more often (--memory-every)"
+                f"there is no shared memory for {wanted / 1e6:.1f} MB more of the log, which has "
+                f"{self._size_bytes / 1e6:.1f} MB ({error.strerror}): give the job more memory, lower --log-mb, or save more "
+                "often (--memory-every)"
             ) from error
         if hollow is not None:
             hollow.is_hollow = False
