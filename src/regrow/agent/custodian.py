@@ -26,9 +26,13 @@ from regrow.core.records import VaultEnded, VaultStarted
 from regrow.shell.backoff import Backoff
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import (
+    Based,
     Finish,
     Finished,
     FromAgent,
+    Holds,
+    LogOpened,
+    LogSpent,
     Opened,
     Renewed,
     Said,
@@ -65,6 +69,8 @@ class Custodian:
         self._reaper = reaper
         self._memory: list[list[int]] = []
         """Of each generation, the descriptors of arena and label."""
+        self._logs: dict[str, int] = {}
+        """Of an every-step job, by member: the descriptor of its log."""
         self._line: VaultLine | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -100,9 +106,9 @@ class Custodian:
             raise ConfigError(answer.why)
         return answer
 
-    async def seek(self, step: int | None = None) -> Sought:
-        """An origin, in memory."""
-        answer = await self._asked(Seek(step=step))
+    async def seek(self, step: int | None = None, number: int = 0) -> Sought:
+        """An origin, in memory. `number`: the term of whoever asks."""
+        answer = await self._asked(Seek(step=step, number=number))
         if isinstance(answer, Sought):
             return answer
         return Sought(origin=None, mathematics={}, why=self._given_up)
@@ -125,9 +131,10 @@ class Custodian:
         self._hang_up()
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)  # not reaped yet, so this is its pid
-        for fd in [fd for pair in self._memory for fd in pair]:
+        for fd in [*(fd for pair in self._memory for fd in pair), *self._logs.values()]:
             os.close(fd)
         self._memory.clear()
+        self._logs.clear()
 
     async def _asked(self, question: FromAgent) -> Sought | Finished | None:
         """None: there is no vault any more."""
@@ -145,13 +152,14 @@ class Custodian:
         """A vault, which finds what those before it left in memory."""
         ours, theirs = socket.socketpair()
         memory = ",".join(f"{arena}:{label}" for arena, label in self._memory)
-        command = [sys.executable, "-P", "-m", "regrow.agent.vault", str(theirs.fileno()), str(os.getpid()), memory]
+        logs = ",".join(f"{member}:{fd}" for member, fd in self._logs.items())
+        command = [sys.executable, "-P", "-m", "regrow.agent.vault", str(theirs.fileno()), str(os.getpid()), memory, logs]
         with theirs:
             try:
                 self._process = subprocess.Popen(
                     [*command, msgspec.json.encode(self._setting).decode()],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno(), *(fd for pair in self._memory for fd in pair)],
+                    pass_fds=[theirs.fileno(), *(fd for pair in self._memory for fd in pair), *self._logs.values()],
                     start_new_session=True,  # the terminal's Ctrl-C is for the launcher alone
                 )
             except OSError as error:
@@ -245,12 +253,30 @@ class Custodian:
                     os.close(old)
                 else:
                     os.close(fd)
+            case LogOpened(member=member):
+                self._hold(member, line.take_fd())
+            case LogSpent(member=member):
+                if member in self._logs:
+                    os.close(self._logs.pop(member))
+            case Based():
+                self._setting = msgspec.structs.replace(self._setting, begins=False)
             case Sought() | Finished():
                 self._question = None
                 if not self._answer.done():
                     self._answer.set_result(message)
             case Said():
                 self._say(message)
+
+    def _hold(self, member: str, fd: int) -> None:
+        """Whatever becomes of the worker and of the vault, the log lies there."""
+        if not self._memory:
+            os.close(fd)  # all is over
+            return
+        older = self._logs.get(member)
+        self._logs[member] = fd
+        if older is not None:
+            os.close(older)
+        self._send(Holds(member=member))
 
     def _send(self, message: FromAgent) -> None:
         """A few bytes, which a fresh line always has room for."""

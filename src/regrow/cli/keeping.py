@@ -18,6 +18,7 @@ from regrow.shell.vaulting import Place
 from regrow.state.stores import open_store
 
 _EVERY = 100
+_LOG_MB = 1024
 _GB, _MB = 10**9, 10**6
 
 
@@ -26,6 +27,8 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     """Nearest first."""
     memory_every: int = 0
     """In steps; 0: a state is taken into memory only on its way to a place."""
+    log_bytes: int = 0
+    """Of the logs of an every-step job; 0: it is none."""
     shard_bytes: int = 256 * _MB
     patience_s: float = 120.0
     resumes: bool = False
@@ -36,7 +39,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keeps(self) -> bool:
         """Does the state outlive the replicas?"""
-        return bool(self.places or self.memory_every)
+        return bool(self.places or self.memory_every or self.log_bytes)
 
 
 _DEFAULT = Keeping()
@@ -62,6 +65,17 @@ _OPTIONS = (
         type=click.IntRange(min=1),
         metavar="N",
         help="A copy in this host's memory every N steps, which outlives all replicas. Default: only for checkpoints.",
+    ),
+    click.option(
+        "--every-step",
+        is_flag=True,
+        help="Log each committed step in this host's memory: with all replicas lost, none of them is computed again.",
+    ),
+    click.option(
+        "--log-mb",
+        type=click.IntRange(min=1),
+        metavar="MB",
+        help=f"Memory for these logs; half of it full, a newer copy of the state is made. Default: {_LOG_MB}.",
     ),
     click.option("--keep-last", type=click.IntRange(min=1), metavar="N", help="Remove all but the newest N checkpoints."),
     click.option(
@@ -120,6 +134,8 @@ def keep(
     urls: Sequence[str],
     intervals: Sequence[int],
     memory_every: int | None,
+    every_step: bool,
+    log_mb: int | None,
     keep_last: int | None,
     keep_every: int | None,
     keep_gb: float | None,
@@ -132,6 +148,8 @@ def keep(
         last=keep_last, every=keep_every, total_bytes=None if keep_gb is None else max(1, int(keep_gb * _GB))
     )
     _check(urls, intervals, retention, resume, new_mathematics)
+    if log_mb is not None and not every_step:
+        raise ConfigError("--log-mb without --every-step: say that each committed step is to be logged with --every-step")
     places: list[Place] = []
     for number, url in enumerate(urls):
         every = intervals[number if len(intervals) > 1 else 0] if intervals else _EVERY
@@ -142,6 +160,7 @@ def keep(
     return Keeping(
         places=tuple(places),
         memory_every=memory_every or 0,
+        log_bytes=(log_mb or _LOG_MB) * _MB if every_step else 0,
         shard_bytes=shard_mb * _MB,
         patience_s=checkpoint_patience,
         resumes=resume is not None,

@@ -63,6 +63,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Where checkpoints go, nearest first."""
     memory_every: int = 0
     """Steps from one copy in this host's memory to the next, beyond those for the places; 0: none."""
+    log_bytes: int = 0
+    """Of the logs of an every-step job; 0: it is none."""
     shard_bytes: int = 256_000_000
     patience_s: float = 120.0
     """A place gives a save up when nothing of it has become durable for so long."""
@@ -307,6 +309,7 @@ class Launcher:
             vault="" if safe is None else safe.address,
             saves=() if safe is None else safe.saves,
             shard_bytes=self._plan.shard_bytes,
+            log_bytes=self._plan.log_bytes,
             data_from=(0, 0) if safe is None else safe.data_from,
             faults=self._plan.faults,
         )

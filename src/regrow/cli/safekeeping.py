@@ -69,7 +69,7 @@ class Safekeeping:
         task.add_done_callback(self._searches.discard)
 
     async def _seek(self, number: int, step: int | None) -> None:
-        sought = await self._custodian.seek(step)
+        sought = await self._custodian.seek(step, number)
         self._report(StateSought(number=number, origin=sought.origin, mathematics=sought.mathematics, why=sought.why))
 
     async def finish(self) -> tuple[str, ...]:

@@ -348,6 +348,55 @@ class OriginPassedOver(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class LogDamaged(_Fact, frozen=True, kw_only=True):
+    """The vault: what this member's log says, or said, of this step is not what was written."""
+
+    member: str
+    step: int
+    """-1: nobody can read of which."""
+    why: str
+
+
+class RecordsLost(_Fact, frozen=True, kw_only=True):
+    """The vault: this step is whole in no log, though a later one was begun. What came after it is computed again."""
+
+    step: int
+    beyond: int
+
+
+class LogOutgrown(_Fact, frozen=True, kw_only=True):
+    """A worker: its log is full, no save is on its way that could make room, and so it goes beyond its limit."""
+
+    step: int
+    used_bytes: int
+    limit_bytes: int
+
+
+class BaseDue(_Fact, frozen=True, kw_only=True):
+    """A worker of an every-step job wishes a newer base."""
+
+    step: int
+    why: str
+
+
+class LogWaited(_Fact, frozen=True, kw_only=True):
+    """A worker: its training stood still until a save had made room in its log, or until its log was held."""
+
+    step: int
+    seconds: float
+    why: str
+
+
+class RecordsReplayed(_Fact, frozen=True, kw_only=True):
+    """A founder: it has been through the committed steps that follow its origin, and goes on at `through`."""
+
+    step: int
+    through: int
+    size_bytes: int
+    seconds: float
+    """Since it held the origin."""
+
+
 class OriginTaken(_Fact, frozen=True, kw_only=True):
     """The coordinator: the job is founded from a saved state."""
 
@@ -442,6 +491,12 @@ Fact = (
     | SaveWaited
     | OriginFound
     | OriginPassedOver
+    | LogDamaged
+    | RecordsLost
+    | LogOutgrown
+    | BaseDue
+    | LogWaited
+    | RecordsReplayed
     | OriginTaken
     | StateRecalled
     | VaultStarted

@@ -1,8 +1,8 @@
 """A log's one writer: takes parts of records into slots, and gives slots up once a saved state makes them needless.
 
-Slots are used again, and new ones are made as they are needed; `grow` makes one ahead, on another thread: to touch memory the
-first time costs several times as much as to copy into it. The file is locked for as long as its writer lives, however it
-ends: so others know when nobody writes there any more.
+Slots are used again, and new ones are made when they are needed; `grow` makes one ahead, on another thread: to touch memory
+the first time costs several times as much as to copy into it. The file is locked for as long as its writer lives, however
+it ends: so others know when nobody writes there any more.
 """
 
 import ctypes
@@ -81,9 +81,13 @@ class LogWriter:
             useful = sum(slot.size_bytes for slot in self._slots if slot.step is not None)
         return useful + size_bytes <= limit_bytes
 
+    def has_room_made(self, size_bytes: int, limit_bytes: int) -> bool:
+        """May one more slot of this size be made within this limit? What is free counts: it has its memory."""
+        return self.made_bytes + size_bytes <= limit_bytes
+
     def write(self, entry: Entry, tail: bytes, part: memoryview) -> int:
-        """The part, and what says so; the size that a slot needs for it. `entry` may leave sizes and digests open. InfraError:
-        there is no memory."""
+        """The part, and what says so; the size that a slot needs for it. Of `entry` the digests are made here. InfraError: there
+        is no memory."""
         entry = msgspec.structs.replace(
             entry,
             part_bytes=len(part),
@@ -159,8 +163,8 @@ class LogWriter:
         except OSError as error:
             raise InfraError(
                 f"there is no shared memory for {wanted / 1e6:.1f} MB more of the log, which has "
-                f"{self._size_bytes / 1e6:.1f} MB ({error.strerror}): give the job more memory, lower --log-mb, or save more "
-                "often (--memory-every)"
+                f"{self._size_bytes / 1e6:.1f} MB ({error.strerror}): give the job more memory, lower --log-mb, or save "
+                "more often (--memory-every)"
             ) from error
         if hollow is not None:
             hollow.is_hollow = False

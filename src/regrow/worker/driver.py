@@ -28,9 +28,11 @@ from regrow.core.effects import (
     Hush,
     Leave,
     Load,
+    Log,
     Merge,
     Recall,
     Reduce,
+    Replay,
     Save,
     Serve,
     Snap,
@@ -54,6 +56,7 @@ from regrow.core.events import (
     Overran,
     Recalled,
     Reduced,
+    Reread,
     RosterPushed,
     SaveWished,
     Served,
@@ -63,12 +66,14 @@ from regrow.core.events import (
 from regrow.core.lanes import Cell
 from regrow.core.listener import Record, part_of
 from regrow.core.messages import Part, Timed
+from regrow.core.origin import Origin
 from regrow.core.progress import Phase
 from regrow.core.records import (
     Fact,
     GroupsBroke,
     ListenerFed,
     ListenFailed,
+    RecordsReplayed,
     RosterAdopted,
     RosterReceived,
     SnapshotLoaded,
@@ -117,6 +122,10 @@ class Driver:
         self._link: Link | None = None
         self._depot: Depot | None = None
         self._gauge = Gauge()
+        self._replay: tuple[Origin, float] | None = None
+        """What this founder has recalled, and since when it replays what follows."""
+        self._committed_s: float | None = None
+        """When the last step was."""
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
@@ -213,6 +222,11 @@ class Driver:
 
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
+        if self._replay is not None and self.attendance.step >= self._replay[0].through:
+            replay, self._replay = self._replay, None
+            self._arrived(*replay)
+        elif self._committed_s is not None and self._depot is not None and self._depot.logbook is not None:
+            self._depot.logbook.renewal.stepped(time.monotonic() - self._committed_s)
         if self.attendance.step < _YOUNG or self.attendance.step % _MEASURED_EVERY == 0:
             self.replica.measure()
         while True:
@@ -241,8 +255,12 @@ class Driver:
                 self._snap(work)
             case Save():
                 self._save(work)
+            case Log():
+                self._log(work)
             case Recall():
                 self.tell(self._recall(work))
+            case Replay(step=step):
+                self.tell(self._reread(step))
             case Load():
                 self.tell(self._load(work))
             case Exchange() | Fetch() | Serve() | Reduce() | Bound():
@@ -371,7 +389,34 @@ class Driver:
         self._note(
             StateRecalled(version=work.version, step=origin.step, digest=origin.root, size_bytes=size_bytes, seconds=seconds)
         )
+        if self.depot.logbook is not None:
+            self.depot.logbook.renewal.loaded(seconds)
+        self._replay = (origin, time.monotonic()) if origin.records else None
         return Recalled(version=work.version)
+
+    def _log(self, work: Log) -> None:
+        self.stamp.enter(Phase.MERGE, work.record.step)
+        logbook = self.depot.logbook
+        assert logbook is not None, "nobody logs but in an every-step job"
+        logbook.write(work, self.partials.result)
+        self.stamp.enter(Phase.TURN)
+
+    def _reread(self, step: int) -> Event:
+        """Of the records that follow the origin, the next."""
+        faultpoint("replaying", step=step)
+        self.stamp.enter(Phase.HEAL, step)
+        heard = self.depot.replaying.read(step)
+        self.stamp.enter(Phase.TURN)
+        return Reread(heard=heard)
+
+    def _arrived(self, origin: Origin, since_s: float) -> None:
+        """A founder has been through all that was committed after its origin."""
+        seconds = time.monotonic() - since_s
+        size_bytes = self.depot.replaying.size_bytes
+        self._note(RecordsReplayed(step=origin.step, through=origin.through, size_bytes=size_bytes, seconds=seconds))
+        if self.depot.logbook is not None:
+            self.depot.logbook.renewal.replayed(origin.records, seconds)
+        faultpoint("replayed", step=origin.through)
 
     def _load(self, work: Load) -> Event:
         faultpoint("load", step=work.step)
@@ -411,6 +456,7 @@ class Driver:
 
     def feed(self, commit: Commit, result: Gradient) -> None:
         """Before the user's code sees the result: it may do with it what it likes."""
+        self._committed_s = time.monotonic()
         if not commit.feeds:
             return
         record = Record(
