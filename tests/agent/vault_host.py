@@ -33,8 +33,8 @@ async def main() -> None:
                     tell(opened=await custodian.open())
                 except (ConfigError, InfraError) as error:
                     tell(unusable=str(error))
-            case ["seek", *step]:
-                tell(sought=await custodian.seek(int(step[0]) if step else None))
+            case ["seek", *asked]:
+                tell(sought=await custodian.seek(*map(int, asked)))
             case ["finish"]:
                 tell(finished=await custodian.finish(), pid=custodian.pid)
             case _:
