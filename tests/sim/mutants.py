@@ -5,21 +5,24 @@ The first group breaks rules that were there from the start, the second undoes w
 
 import msgspec
 
-from regrow.core.attendance import Attendance, Result, Task
+from regrow.core.ahead import Result
+from regrow.core.attendance import Attendance, Task
 from regrow.core.boundary import Pass
-from regrow.core.effects import Effect, Hear, Hush, Save, Snap
+from regrow.core.effects import Commit, Effect, Exchange, Hear, Hush, Log, Save, Snap
 from regrow.core.events import Event, Formed, Reduced, SaveWished
 from regrow.core.lanes import lanes_in
-from regrow.core.listener import Heard, Listener
+from regrow.core.listener import Heard, Listener, Record
 from regrow.core.listening import Listening
+from regrow.core.log import Chain, follow
 from regrow.core.membership import Membership, MembershipConfig
 from regrow.core.membership_effects import Founded, MembershipEffect, Persist, Saved, Seek
 from regrow.core.membership_events import Died
 from regrow.core.messages import FromMember, Join, StatelessFound
-from regrow.core.origin import Founding
+from regrow.core.origin import Founding, Origin
 from regrow.core.resolve import Divided, Resolution, Share, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
 from regrow.core.saves import Urgency
+from regrow.sim.logs import Logs
 from regrow.sim.process import Process
 from regrow.sim.rules import Rules
 from regrow.sim.vault import Gathering, Generation, Vault
@@ -587,6 +590,129 @@ class TakesAnyMathematics(Membership):
         super().__init__(msgspec.structs.replace(config, new_mathematics=True), saved)
 
 
+# What is written ahead, and what is replayed
+
+
+class LogsAfterItsRow(Attendance):
+    """L1: Writes its part once it has seen the verdict, with the commit."""
+
+    _late: tuple[Effect, ...] = ()
+
+    def handle(self, event: Event) -> list[Effect]:
+        effects = super().handle(event)
+        if any(isinstance(effect, Commit) for effect in effects):
+            late, self._late = self._late, ()
+            return [*late, *effects]
+        self._late += tuple(effect for effect in effects if isinstance(effect, Log))
+        return [effect for effect in effects if not isinstance(effect, Log)]
+
+
+class LogsAtBoundariesAlone(Attendance):
+    """L1: Says in a resolve that it holds a result that is not in its log."""
+
+    def _settle(self) -> list[Effect]:
+        ahead, effects = self._ahead._written, super()._settle()
+        if any(isinstance(effect, Exchange) for effect in effects):
+            self._ahead._written = ahead
+            return [effect for effect in effects if not isinstance(effect, Log)]
+        return effects
+
+
+class LeavesOutTheAbsent(Attendance):
+    """L2: Commits by a resolve what only those in the table have logged."""
+
+    def _go_on(self, roster: Roster, resolution: Resolution) -> list[Effect]:
+        effects = super()._go_on(roster, resolution)
+        is_resolved = any(isinstance(effect, Commit) for effect in effects)
+        return [effect for effect in effects if not (is_resolved and isinstance(effect, Log))]
+
+
+class PutsAttemptsTogether(Logs):
+    """L4: Takes whatever parts there are of a step, from whichever attempts."""
+
+    def chain(self, step: int, since: Version) -> Chain:
+        parts = [w.part for w in self._written]
+        newest = {part.record.step: part.record for part in sorted(parts, key=lambda part: part.record.attempt)}
+        mixed = [msgspec.structs.replace(p, record=newest[p.record.step], count=max(q.count for q in parts)) for p in parts]
+        return follow(step, since, mixed)
+
+
+class ReplaysAnotherLineage(Logs):
+    """L5: Replays whatever follows in number, whatever it was committed after."""
+
+    def chain(self, step: int, since: Version) -> Chain:
+        records: list[Record] = []
+        while found := super().chain(step + len(records), NO_VERSION).records:
+            records.append(found[0])
+        return Chain(records=tuple(records), beyond=None)
+
+
+class StatesBeforeItReplays(Attendance):
+    """L5: Holds the state once it has loaded it."""
+
+    def _recalled(self) -> list[Effect]:
+        self.holds_state = True
+        return super()._settle()
+
+
+class FreesTooEarly(Vault):
+    """L6: Gives records up when a newer state begins to come, before it is whole."""
+
+    def save(self, process: "Process", effect: Save) -> None:
+        self._world.logs.free(effect.step)
+        super().save(process, effect)
+
+
+class BeginsAgainUnproven(Vault):
+    """L7: With nothing whole in memory the job begins again, whatever it had committed."""
+
+    def _is_provable(self) -> bool:
+        return True
+
+
+class ForgetsWhatItReached(Membership):
+    """L7: Believes whoever tells it that the job had not begun."""
+
+    def _forgets(self, origin: Origin) -> bool:
+        return False
+
+
+class BeginsWithWhatItLoaded(Attendance):
+    """L7: Takes what it holds for what its script built."""
+
+    def _recall(self, roster: Roster, origin: Origin) -> list[Effect]:
+        self._is_built = True
+        return super()._recall(roster, origin)
+
+
+class LogsNoStop(Logs):
+    """Writes what was committed, and not that the job was to end with it."""
+
+    def write(self, process: "Process", effect: Log) -> None:
+        super().write(process, msgspec.structs.replace(effect, stop=False))
+
+
+class StopsForAnOldWish(Logs):
+    """Ends where somebody once wished to, who died before the others saw it."""
+
+    def chain(self, step: int, since: Version) -> Chain:
+        chain = super().chain(step, since)
+        last = min([w.part.record.step + 1 for w in self._written if w.part.stop], default=self._world.plan.steps)
+        return msgspec.structs.replace(chain, records=tuple(_ending(record, last) for record in chain.records))
+
+
+def _ending(record: Record, last: int) -> Record:
+    return msgspec.structs.replace(record, last=min(record.last, last))
+
+
+class SeeksBeforeTheProof(Membership):
+    """Has the logs read while one that was given up may still write there, and commit."""
+
+    @property
+    def _may_seek(self) -> bool:
+        return True
+
+
 class AsksOnce(Membership):
     """A coordinator that comes back waits for the answer to its predecessor."""
 
@@ -626,6 +752,11 @@ MUTANTS: dict[str, Rules] = {
             DropsItsWishWhereMembersPart,
             LeavesWithoutSaving,
             BeginsWithItsOwnWeights,
+            LogsAfterItsRow,
+            LogsAtBoundariesAlone,
+            LeavesOutTheAbsent,
+            StatesBeforeItReplays,
+            BeginsWithWhatItLoaded,
         )
     },
     **{
@@ -661,8 +792,17 @@ MUTANTS: dict[str, Rules] = {
             EndsWithItsReplicas,
             TakesAnyMathematics,
             AsksOnce,
+            SeeksBeforeTheProof,
         )
     },
     "ForgetsTheOrigin": Rules(attendance=TrustsTheNewestRoster, membership=ForgetsTheOrigin),
-    **{mutant.__name__: Rules(vault=mutant) for mutant in (LabelsTooEarly, BeginsWithoutALabel, LendsTheNewest)},
+    **{
+        mutant.__name__: Rules(vault=mutant)
+        for mutant in (LabelsTooEarly, BeginsWithoutALabel, LendsTheNewest, FreesTooEarly)
+    },
+    "BeginsAgainUnproven": Rules(vault=BeginsAgainUnproven, membership=ForgetsWhatItReached),
+    **{
+        mutant.__name__: Rules(logs=mutant)
+        for mutant in (PutsAttemptsTogether, ReplaysAnotherLineage, LogsNoStop, StopsForAnOldWish)
+    },
 }

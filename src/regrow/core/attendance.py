@@ -199,6 +199,11 @@ class Attendance:
         return self.roster.version if self.roster else NO_VERSION
 
     @property
+    def is_replaying(self) -> bool:
+        """It holds the origin, and not yet what was committed after it."""
+        return self._is_recalled and not self.holds_state
+
+    @property
     def is_awaited(self) -> bool:
         """Does somebody wait to be fed?"""
         return bool(self._attached)
@@ -381,7 +386,7 @@ class Attendance:
             return self._listen(self.listening)
         if self._is_leaving:
             return self._release()
-        if self._is_recalled and not self.holds_state:
+        if self.is_replaying:
             return self._ask(Replay(step=self.step))
         if self.roster is None or self._formed != self.roster.version:
             return []

@@ -91,7 +91,7 @@ from regrow.core.messages import (
     Stop,
     Timed,
 )
-from regrow.core.origin import Founding, data_from, differences
+from regrow.core.origin import Founding, Origin, data_from, differences
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
@@ -264,11 +264,14 @@ class Membership:
             return self._end("state-lost", f"every replica is lost, and no saved state is whole: {came.why}")
         if came.origin is None and self._config.resume_step is not None:
             return self._end("failed", f"cannot resume from step {self._config.resume_step}: {came.why}")
-        origin, reached = came.origin, founding.reached or 0
-        if origin is not None and origin.is_beginning and origin.through < reached:
-            why = f"the logs hold the first {origin.through} steps, the job had committed {reached}"
+        if came.origin is not None and self._forgets(came.origin):
+            why = f"the logs hold the first {came.origin.through} steps, the job had committed {founding.reached}"
             return self._end("state-lost", f"every replica is lost, and no saved state is whole: {why}")
         return [self._persist(), *self._found("origin")]
+
+    def _forgets(self, origin: Origin) -> bool:
+        """Would the job begin again from its initial weights, and lose what it is known to have committed?"""
+        return origin.is_beginning and origin.through < (self._founding.reached or 0)
 
     def _persist(self) -> Persist:
         return Persist(

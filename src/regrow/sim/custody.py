@@ -5,12 +5,14 @@
              one is whole
 - founding   a job is founded from what was whole, said with its root, while nobody lives who holds the state; a founder
              states nothing older; other mathematics are taken by the operator's word alone; no whole state is lost
+- log        in an every-step job what is committed lies in the logs, whole; a founding goes on behind all that was
+             committed, by records of this job alone, and ends where it was to end
 """
 
 from typing import TYPE_CHECKING
 
 from regrow.core.attendance import Task
-from regrow.core.effects import Exchange, Save
+from regrow.core.effects import Commit, Exchange, Save
 from regrow.core.membership_effects import End, Founded
 from regrow.core.origin import differences, mathematics
 from regrow.core.records import OriginTaken
@@ -37,6 +39,12 @@ class Custody:
         self._has_kept = False
         """This run, in memory."""
         self.foundings = 0
+        self._spoiled_at: int | None = None
+        """Memory was harmed when this step was the newest committed: until a newer state is whole, steps may be lost."""
+        self._cuts: list[tuple[int, int]] = []
+        """Where foundings went on, and under which term."""
+        self._stopped_at: set[int] = set()
+        """Where the job ends, by the verdict of a boundary."""
 
     def begins_with(self, generation: Generation) -> None:
         """It was whole in an earlier run."""
@@ -73,6 +81,8 @@ class Custody:
             world.referee.fail("saves", f"what was saved is not the state of step {generation.step}")
         self._whole.add((generation.step, generation.root))
         self._has_kept = True
+        if self._spoiled_at is not None and generation.step > self._spoiled_at:
+            self._spoiled_at = None
         self._open = {key: since for key, since in self._open.items() if key[0] > generation.step}
 
     def committed(self, step: int) -> None:
@@ -101,12 +111,17 @@ class Custody:
         if not said.holds_state:
             return
         self._world.referee.state(process, said.step)
-        if roster.origin is not None and said.step < roster.origin.step:
+        if roster.origin is not None and said.step < roster.origin.through:
             self._world.referee.fail("founding", f"{process.name} states step {said.step} to {roster.version}")
 
     def founded(self, founded: Founded) -> None:
         world, origin = self._world, founded.origin
-        if (origin.step, origin.root) not in self._whole:
+        if origin.is_beginning and world.plan.logs:
+            if self._has_kept:
+                world.referee.fail("log", "the job begins again, and its logs have given up what was in a base")
+            if origin.root != str(world.reference.states[0]):
+                world.referee.fail("log", f"the job is founded from {origin.root}, which was not its beginning")
+        elif (origin.step, origin.root) not in self._whole:
             world.referee.fail("founding", f"the job is founded from step {origin.step}, which was never whole")
         holders = [p for p in world.agent.processes.values() if p.alive and p.attendance.holds_state]
         if holders:
@@ -117,8 +132,9 @@ class Custody:
         others = differences(mathematics(world.vault.origin(origin.root).terms), world.contract.terms)
         if others and not world.is_new_mathematics:
             world.referee.fail("founding", f"the job is resumed with other mathematics: {others}")
+        self._followed(founded)
         self.foundings += 1
-        self._step, self._wished, self._open = origin.step, {}, {}
+        self._step, self._wished, self._open = origin.through, {}, {}
         world.founded(founded)
         world.sights.founded(self.foundings, others)
         fact = OriginTaken(
@@ -128,8 +144,55 @@ class Custody:
             where=origin.where,
             reached=founded.reached,
             differences=founded.differences,
+            records=origin.records,
         )
         world.referee.fact("coordinator", fact)
+
+    # The log
+
+    def spoiled(self) -> None:
+        self._spoiled_at = self._world.referee.top
+
+    def logged(self, process: "Process", commit: Commit) -> None:
+        """What is committed lies in the logs, whole, before anybody has committed it."""
+        world = self._world
+        if not world.plan.logs or self._spoiled_at is not None:
+            return
+        if commit.by != "record" and not world.logs.holds(commit.step, commit.attempt, commit.digest):
+            what = f"{process.name} commits step {commit.step} of {commit.attempt}, and some of it is in no log"
+            world.referee.fail("log", what)
+        if commit.by == "boundary" and commit.last == commit.step + 1 < world.plan.steps:
+            self._stopped_at.add(commit.last)
+
+    def _followed(self, founded: Founded) -> None:
+        """No committed step is lost, and what is replayed is what these members would have committed."""
+        world, origin, records = self._world, founded.origin, self._world.logs.replayed
+        if not world.plan.logs:
+            return
+        if [record.step for record in records] != list(range(origin.step, origin.through)):
+            world.referee.fail("log", f"the job is to go on at step {origin.through}, and replays {records}")
+        if origin.through <= world.referee.top and self._spoiled_at is None:
+            world.referee.fail("log", f"the job goes on at step {origin.through}, and had committed {world.referee.top}")
+        if records and origin.where == "store":
+            world.referee.fail("log", f"{records} are replayed onto what comes from elsewhere")
+        for record in records:
+            if not world.logs.holds(record.step, record.attempt, record.digest):
+                world.referee.fail("log", f"step {record.step} of {record.attempt} is replayed, and some is in no log")
+            term = max((term for through, term in self._cuts if through <= record.step), default=0)
+            if record.attempt.term < term:
+                world.referee.fail("log", f"{record} is replayed, which the founding of term {term} had given up")
+        if records and records[-1].last < origin.through:
+            world.referee.fail("log", f"the job ends before step {records[-1].last}, and goes on at {origin.through}")
+        is_to_end = origin.through in self._stopped_at and self._spoiled_at is None
+        if records and records[-1].last > origin.through and is_to_end:
+            world.referee.fail("log", f"the job was to end at step {origin.through}, and goes on")
+        self._cuts.append((origin.through, founded.version.term))
+        if records:
+            world.sights.see("a job was founded with records to replay")
+        if origin.is_beginning:
+            world.sights.see("a job was founded so from its own beginning")
+        self._spoiled_at = None
+        self._stopped_at = {step for step in self._stopped_at if step <= origin.through}
 
     # The end
 
@@ -139,12 +202,13 @@ class Custody:
             return
         if end.outcome == "failed" and "--new-mathematics" in end.why:
             self._refused(end)
-        if end.outcome in ("finished", "stopped"):
+        if end.outcome in ("finished", "stopped") and self._spoiled_at is None:
             steps = {p.attendance.step for p in world.agent.processes.values() if (p.parted or "").startswith("well")}
             if vault.newest is None or vault.newest.step not in steps:
                 self._lost(f"the job ended at {steps}, and the newest state that is whole is of {vault.newest}")
         is_given_up = world.referee.is_agent_lost or world.referee.stops or world.referee.is_poisoned
-        if end.outcome == "state-lost" and self._has_kept and not is_given_up:
+        is_kept = self._has_kept or world.plan.logs
+        if end.outcome == "state-lost" and is_kept and not is_given_up and self._spoiled_at is None:
             self._lost(f"{end.why}, though a saved state was whole in memory")
 
     def _refused(self, end: End) -> None:

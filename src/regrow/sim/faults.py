@@ -69,13 +69,25 @@ _MISHAPS = {"kill-all": 8, "accuse-last": 3, "kill-vault": 5, "save": 5, "lose-a
 _SAVE_POINTS = ("", "Save", "Save", "SaveWished", "Commit", "StepEntered", "Bounded", "Exchange", "Leave")
 _FOUNDING_POINTS = ("Unfounded", "Seek", "OriginCame", "Founded", "Recall", "Recalled")
 """What strikes jobs with a vault, and where."""
+_AT_LOGS = {
+    "kill-all": 10,
+    "kill": 6,
+    "kill-several": 4,
+    "accuse-last": 4,
+    "harm": 6,
+    "late-word": 4,
+    "last-wish": 3,
+    "crash-coordinator": 2,
+}
+_LOG_POINTS = ("Log", "Written", "Bound", "Bounded", "Exchanged", "Commit", "Recalled", "Replay", "Reread", "OriginCame")
+"""What strikes every-step jobs besides."""
 _AT_JOINERS = {
     "kill-donor": (Grade.LOADS,),
     "lag": (Grade.LOADS, Grade.REPLAYS, Grade.AUDITS),
     "other-bits": (Grade.WAITS, Grade.LOADS, Grade.AUDITS),
 }
 """What strikes joiners alone, and at which grades."""
-KINDS = tuple(dict.fromkeys((*_KINDS, *_WISHES, *_MISHAPS)))
+KINDS = tuple(dict.fromkeys((*_KINDS, *_WISHES, *_MISHAPS, *_AT_LOGS)))
 _BAG = tuple(kind for kind, weight in _KINDS.items() for _ in range(weight))
 
 
@@ -139,6 +151,20 @@ def _aftermath(chance: Chance) -> Fault:
     return Fault(kind=kind, point=point, nth=chance.whole(1, 2), at_self=chance.happens(0.5))
 
 
+def losses(chance: Chance, most: int) -> tuple[Fault, ...]:
+    """What befalls those who write ahead, and those who replay it."""
+    bag = [kind for kind, weight in _AT_LOGS.items() for _ in range(weight)]
+    return tuple(_loss(chance, chance.one_of(bag)) for _ in range(chance.whole(0, most)))
+
+
+def _loss(chance: Chance, kind: str) -> Fault:
+    nth = 1 + int(chance.draw() ** 2 * 40)
+    point, is_own = chance.one_of(_LOG_POINTS), chance.happens(0.7)
+    if kind == "late-word":
+        point, is_own = "Reduce", True
+    return Fault(kind=kind, point=point, nth=nth, at_self=is_own)
+
+
 class Faults:
     """Strikes as planned."""
 
@@ -148,11 +174,15 @@ class Faults:
         self._armed: dict[str, list[Fault]] = {}
         for fault in planned:
             self._armed.setdefault(fault.point, []).append(fault)
+        self._doomed: set[Process] = set()
+        """Killed once they have written ahead."""
         self.struck: list[str] = []
         self.quiet_s = 0.0
         """When the last fault is over."""
 
     def passed(self, point: str, process: Process | None) -> None:
+        if point == "Log" and process in self._doomed:
+            process.die("killed by signal 9", struck=True)
         if not self._armed:
             return
         self._pass("", process)
@@ -201,6 +231,21 @@ class Faults:
                 self._wish(Wish(kind="save"))
             case "kill-vault":
                 world.vault.kill(span_s / 4)
+            case "harm":
+                world.vault.spoil()
+                if chance.happens(0.7):
+                    world.timeline.after(chance.between(0.01, 1.0), None, self._kill_all, False)
+            case "late-word" if process is not None:
+                # It is given up, does not hear of it, and the others are lost: what it holds may be in their rows.
+                process.hang(chance.between(0.5, 2.0))
+                process.wire.block(span_s, loud=False)
+                world.agent.accuse(process)
+                world.timeline.after(chance.between(0.1, 0.4), None, self._kill_all, False)
+            case "last-wish" if process is not None:
+                # A wish to stop that stands in its log, and in no row.
+                world.referee.stops += 1
+                process.feed(StopAsked())
+                self._doomed.add(process)
             case "accuse-last" if process is not None:
                 world.agent.accuse(process)
                 world.timeline.after(chance.between(0.1, 1.0), None, self._kill_all, False)

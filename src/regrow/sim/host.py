@@ -111,7 +111,7 @@ class Agent:
         if isinstance(order, Start):
             self._start(order.member, order.delay_s)
         elif isinstance(order, Seek):
-            self._world.vault.seek(order.step, lambda origin, terms: self._found(order.number, origin, terms))
+            self._world.vault.seek(order, lambda origin, terms: self._found(order.number, origin, terms))
         else:
             self._doom(order.member, order.why)
 

@@ -22,9 +22,11 @@ from regrow.core.effects import (
     Hush,
     Leave,
     Load,
+    Log,
     Merge,
     Recall,
     Reduce,
+    Replay,
     Save,
     Serve,
     Snap,
@@ -82,7 +84,9 @@ class Process:
         self.exited_clean = False
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         plan = world.plan
-        self.attendance = world.rules.attendance(member, lanes=plan.lanes, steps=plan.steps, saves=plan.saves)
+        self.attendance = world.rules.attendance(
+            member, lanes=plan.lanes, steps=plan.steps, saves=plan.saves, logs=plan.logs
+        )
         self.wire = Wire(self)
         self.groups: list[Group] = []
         self.slot: Slot | None = None
@@ -119,6 +123,7 @@ class Process:
 
     def boot(self) -> None:
         """The script has reached its first `job.steps`."""
+        self.world.logs.open(self)
         self.wire.connect()
         self._beat()
         self.answer(StepEntered())
@@ -249,6 +254,11 @@ class Process:
             case Recall():
                 self._ask(effect)
                 world.vault.recall(self, effect)
+            case Log():
+                world.logs.write(self, effect)
+            case Replay():
+                self._ask(effect)
+                world.logs.replay(self, effect)
             case Load():
                 self._ask(effect)
                 world.feeds.load(self, effect)
@@ -341,11 +351,14 @@ class Process:
                 self.world.sights.see("a join finished")
         result, self.result = self.result, None
         is_alone = self.witnesses == 1 if effect.by == "resolve" else len(effect.holdings) == 1
+        if effect.by == "record":
+            is_alone |= self.world.logs.is_by_one(effect.step, effect.attempt, effect.digest)
         if result is None or result[:2] != (effect.step, effect.attempt):
             self.world.referee.fail("result", f"{self.name} commits {effect.step} of {effect.attempt}, it holds {result}")
             return
         self.line = self.world.line(effect.attempt)
         self.world.referee.committed(self, effect, is_alone)
+        self.world.custody.logged(self, effect)
         fact = Committed(
             step=effect.step,
             attempt=effect.attempt,
@@ -403,6 +416,8 @@ class Process:
 
     def _exit(self, fault: str, how: str = "") -> None:
         self.parted = fault
+        if fault == "spent":
+            self.world.sights.see("a founder was spent")
         if fault == "refused" and self.is_odd:
             self.world.sights.see("a joiner with other bits was refused")
         self.world.timeline.after(self.world.chance.soon_s(), self, self.die, how or f"exits: {fault}")

@@ -70,6 +70,11 @@ class Referee:
         self.is_stop_durable = False
 
     @property
+    def top(self) -> int:
+        """The newest step that anybody has committed, since the job was founded last; -1: none."""
+        return self._top
+
+    @property
     def is_poisoned(self) -> bool:
         return bool(self._poisoned)
 

@@ -4,6 +4,7 @@ import msgspec
 
 from regrow.core.attendance import Attendance
 from regrow.core.membership import Membership
+from regrow.sim.logs import Logs
 from regrow.sim.vault import Vault
 
 
@@ -13,7 +14,8 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     attendance: type[Attendance] = Attendance
     membership: type[Membership] = Membership
     vault: type[Vault] = Vault
-    """A model of it, as the rules of saves want it: that one is no code of production."""
+    logs: type[Logs] = Logs
+    """Models, as the rules of saves and of the log want them: these are no code of production."""
 
 
 THE_RULES = Rules()

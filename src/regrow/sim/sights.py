@@ -33,6 +33,14 @@ SIGHTS = (
     "the coordinator crashed before all founders had entered",
     "a job was founded from a saved state",
     "a job was founded so again",
+    "parts were written for the absent",
+    "a job was founded with records to replay",
+    "a job was founded so from its own beginning",
+    "a founder has records to replay",
+    "a founder was lost while it replayed",
+    "a founder was spent",
+    "memory was harmed in an every-step job",
+    "a log spoke of steps behind one that was harmed",
     "a job was resumed by another run",
     "other mathematics were refused",
     "other mathematics were taken by the operator's word",
@@ -52,7 +60,7 @@ class Sights:
         self._wishes: dict[int, WishTold] = {}
         """Granted, and nothing has become of them yet."""
         self._disturbed: set[int] = set()
-        self._is_founding = False
+        self.is_founding = False
         """Everybody is lost, and no origin was taken yet."""
 
     def see(self, sight: str) -> None:
@@ -66,6 +74,8 @@ class Sights:
             self.see("a leaver was lost")
         elif grade is not None:
             self.see(f"a joiner was lost: {grade}")
+        if process.attendance.is_replaying:
+            self.see("a founder was lost while it replayed")
         if self._world.feeds.is_loaded_from(process):
             self.see("a donor was lost during a load")
         self._disturb()
@@ -84,10 +94,10 @@ class Sights:
 
     def unfounded(self, unfounded: Unfounded) -> None:
         self.see("everybody was lost")
-        self._is_founding = True
+        self.is_founding = True
 
     def founded(self, foundings: int, differences: tuple[str, ...]) -> None:
-        self._is_founding = False
+        self.is_founding = False
         self.see("a job was founded from a saved state")
         if foundings > 1:
             self.see("a job was founded so again")
@@ -96,7 +106,7 @@ class Sights:
 
     def all_killed(self) -> None:
         """At once."""
-        if self._is_founding:
+        if self.is_founding:
             self.see("everybody was lost before the job was founded again")
         if self._world.referee.is_recalling:
             self.see("everybody was lost before all founders had entered")

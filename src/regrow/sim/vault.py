@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from regrow.core.effects import Recall, Save
 from regrow.core.events import Recalled, SaveWished
+from regrow.core.log import Chain
+from regrow.core.membership_effects import Seek
 from regrow.core.order import mix
 from regrow.core.origin import Origin, mathematics
 from regrow.core.records import OriginFound, SaveDurable, SaveVoided, StateKept, StateRecalled, VaultEnded, VaultStarted
-from regrow.core.roster import Member, Version
+from regrow.core.roster import NO_VERSION, Member, Version
 from regrow.core.saves import Urgency, takes
 from regrow.sim.chance import Chance
 from regrow.sim.mathematics import Reference
@@ -27,8 +29,12 @@ Key = tuple[int, Version]
 class Generation:
     """The state of one step, from the portions that came."""
 
-    def __init__(self, step: int, state: int, line: Reference, terms: Mapping[str, str]) -> None:
+    def __init__(
+        self, step: int, state: int, line: Reference, terms: Mapping[str, str], since: Version = NO_VERSION
+    ) -> None:
         self.step = step
+        self.since = since
+        """The version that it was saved under: what is in a log of an older one is not replayed onto it."""
         self.state = state
         self.line = line
         self.terms = dict(terms)
@@ -63,6 +69,8 @@ class Vault:
         """The newest step that the place has taken, or that the job began from."""
         self._origins: dict[str, Generation] = {}
         self._gathering: dict[Key, Gathering] = {}
+        self._has_kept = False
+        """Something was whole in memory: logs have given up what lies before it."""
 
     @property
     def is_gathering(self) -> bool:
@@ -139,7 +147,8 @@ class Vault:
         if self._life != life:
             return
         self._gathering.pop((save.step, save.version), None)
-        generation = Generation(save.step, next(iter(gathering.came.values())), gathering.line, world.contract.terms)
+        state = next(iter(gathering.came.values()))
+        generation = Generation(save.step, state, gathering.line, world.contract.terms, save.version)
         world.custody.kept(generation, gathering)
         world.sights.see("a save became whole")
         fact = StateKept(step=save.step, root=generation.root, size_bytes=8, seconds=0.0)
@@ -151,7 +160,8 @@ class Vault:
             if giver.owes is not None and giver.owes <= save.step:
                 giver.owes = None
         if self.newest is None or generation.step >= self.newest.step:
-            self.newest = generation
+            self.newest, self._has_kept = generation, True
+            world.logs.free(generation.step)
             self._lag(generation, save.urgency)
 
     # What is void
@@ -182,6 +192,19 @@ class Vault:
     def perish(self) -> None:
         """With its agent, and all memory of the host."""
         self.up, self._life, self.newest = False, self._life + 1, None
+        self._world.logs.perish()
+
+    def spoil(self) -> None:
+        """What is in memory is harmed: seen when it is needed. While a founding is open it is held to its digest again."""
+        world = self._world
+        if not world.plan.logs or not world.referee.rosters or world.sights.is_founding or world.referee.is_recalling:
+            return
+        world.sights.see("memory was harmed in an every-step job")
+        world.custody.spoiled()
+        if self.newest is None or self._chance.happens(0.5):
+            world.logs.tear()
+        else:
+            self.newest = None
 
     def _rise(self, lost: list[Gathering]) -> None:
         """Workers come back and name the saves that they have heard nothing of."""
@@ -210,23 +233,48 @@ class Vault:
 
     # Origins
 
-    def seek(self, step: int | None, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
+    def seek(self, seek: Seek, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
         """The newest that is whole, nearest first."""
-        self._world.timeline.after(self._chance.soon_s() * 4.0, None, self._seek, step, answer)
+        self._world.timeline.after(self._chance.soon_s() * 4.0, None, self._seek, seek, answer)
 
-    def _seek(self, step: int | None, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
+    def _seek(self, seek: Seek, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
         if not self.up:
-            self._world.timeline.after(0.5, None, self._seek, step, answer)
+            self._world.timeline.after(0.5, None, self._seek, seek, answer)
             return
-        found = self._found(step)
+        found = self._found(seek.step)
         if found is None:
-            answer(None, {})
+            self._begin_again(answer)
             return
         where = "memory" if found is self.newest else "store"
-        self.newest = self._origins[found.root] = found
+        if found is not self.newest:
+            found = Generation(found.step, found.state, found.line, found.terms, Version(seek.number, 0))
+        self.newest, self._has_kept = found, True
+        self._answer(found, where, answer)
+
+    def _begin_again(self, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
+        """From what the job itself began from, where the logs show that no committed step is lost by that."""
+        world = self._world
+        if not world.logs.root or not self._is_provable():
+            answer(None, {})
+            return
+        self._answer(Generation(0, world.reference.states[0], world.reference, {}), "the job's beginning", answer)
+
+    def _is_provable(self) -> bool:
+        return not self._has_kept and self._world.logs.chain(0, NO_VERSION).beyond is None
+
+    def _answer(self, found: Generation, where: str, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
+        self._origins[found.root] = found
+        chain = self._follow(found)
+        if chain.beyond is not None:
+            self._world.sights.see("a log spoke of steps behind one that was harmed")
+        self._world.logs.found(chain)
+        origin = Origin(step=found.step, root=found.root, where=where, records=len(chain.records))
         fact = OriginFound(step=found.step, root=found.root, where=where, size_bytes=8, seconds=0.0)
         self._world.referee.fact("vault", fact)
-        answer(Origin(step=found.step, root=found.root, where=where), mathematics(found.terms))
+        answer(origin, mathematics(found.terms))
+
+    def _follow(self, found: Generation) -> Chain:
+        return self._world.logs.chain(found.step, found.since)
 
     def _found(self, step: int | None) -> Generation | None:
         whole = [each for each in (self.newest, self.durable) if each is not None and step in (None, each.step)]
@@ -236,6 +284,8 @@ class Vault:
         return self._origins[root]
 
     def recall(self, process: "Process", effect: Recall) -> None:
+        if effect.origin.is_beginning and str(process.state) != effect.origin.root:
+            self._world.referee.fail("log", f"{process.name} begins from {process.state}, its script built another state")
         process.state = None  # bytes are being written over it
         self._world.timeline.after(process.work_s(), process, self._recall, process, effect)
 
@@ -246,4 +296,6 @@ class Vault:
         found, origin = self._origins[effect.origin.root], effect.origin
         fact = StateRecalled(version=effect.version, step=origin.step, digest=found.root, size_bytes=8, seconds=0.0)
         process.load(found.state, origin.step, fact, self._world.line(effect.version))
+        if origin.records:
+            self._world.sights.see("a founder has records to replay")
         process.answer(Recalled(version=effect.version))

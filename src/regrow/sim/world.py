@@ -5,7 +5,8 @@ from collections.abc import Callable
 import msgspec
 
 from regrow.core.budget import BudgetConfig
-from regrow.core.lanes import Cell
+from regrow.core.lanes import Cell, missing
+from regrow.core.listener import Record
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import Founded
 from regrow.core.messages import Contract
@@ -16,7 +17,7 @@ from regrow.core.speeds import SpeedConfig
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
 from regrow.sim.custody import Custody
-from regrow.sim.faults import Faults, mishaps, plan, wishes
+from regrow.sim.faults import Faults, losses, mishaps, plan, wishes
 from regrow.sim.feeds import Feeds
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
@@ -36,6 +37,8 @@ _LONG_STEPS = 50
 _VAULTED = 1018650
 """Which half of the jobs has a vault. By this number those do not whose seeds found a bug before there was one
 (tests/sim/seeds.py): they still tell the same stories."""
+_LOGGED = 16
+"""Which half of those is an every-step job."""
 _RARELY = 12
 """Steps from one save to the next: one that is missed is not made up for by the next."""
 
@@ -55,13 +58,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Kills whoever computes it."""
     saves: tuple[int, ...] | None = None
     """The intervals of saves; None: there is no vault."""
+    logs: bool = False
+    """It is an every-step job."""
     durable_every: int = 1
     """The interval of the place beyond memory."""
 
 
 def _plan(seed: int, chance: Chance) -> Plan:
     """Of every eight jobs one shrinks, and two have a poisoned lane. Half have spares, which may be shadows; a third a
-    slow replica; half have a vault. One of sixteen goes on long after its faults, so that whoever may join it must, and a
+    slow replica; half have a vault, and half of these are every-step jobs. One of sixteen goes on long after its faults, so that whoever may join it must, and a
     fourth of those with a vault, so that what was decided to be saved is."""
     job = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10), shrinks=seed % 8 == 5)
     poison = Cell(mix(seed, 1) % job.steps, mix(seed, 2) % job.lanes) if seed % 8 in (6, 7) else None
@@ -71,7 +76,8 @@ def _plan(seed: int, chance: Chance) -> Plan:
     saves = ((), (1,), (1,), (2,), (3,), (2, 5))[mix(seed, 12) % 6] if mix(seed, _VAULTED) % 2 else None
     if saves is not None and mix(seed, 15) % 4 == 0:
         steps, saves = _LONG_STEPS, (_RARELY,)
-    job = msgspec.structs.replace(job, saves=saves, durable_every=1 + mix(seed, 13) % 3)
+    logs = saves is not None and mix(seed, _LOGGED) % 2 == 0
+    job = msgspec.structs.replace(job, saves=saves, logs=logs, durable_every=1 + mix(seed, 13) % 3)
     return msgspec.structs.replace(job, steps=steps, poison=poison, spares=spares, shadow=shadow, slow=slow)
 
 
@@ -144,6 +150,7 @@ class World:
         self.groups = Groups(self)
         self.transfers = Transfers(self, self.groups)
         self.custody = Custody(self)
+        self.logs = rules.logs(self)
         self.vault = rules.vault(self, None if legacy is None else legacy.generation)
         if legacy is not None:
             self.custody.begins_with(legacy.generation)
@@ -166,22 +173,32 @@ class World:
             on_loss="shrink" if self.plan.shrinks else "redistribute",
             on_poison="skip" if seed % 8 == 6 else "stop",
             keeps=self.plan.saves is not None,
+            logs=self.plan.logs,
             resumes=legacy is not None,
             new_mathematics=self.is_new_mathematics,
         )
         self.coordinator = Coordinator(self, config)
         asked = wishes(Chance(mix(seed, 3)), most=4) if faults and mix(seed, 4) % 2 else ()
         befalls = mishaps(Chance(mix(seed, 14)), most=5) if faults and self.plan.saves is not None else ()
-        self.faults = Faults(self, (*plan(chance, faults), *asked, *befalls))
+        strikes = losses(Chance(mix(seed, 18)), most=4) if faults and self.plan.logs else ()
+        self.faults = Faults(self, (*plan(chance, faults), *asked, *befalls, *strikes))
 
     def line(self, version: Version) -> Reference:
         """Of whoever goes on under this roster."""
         return max((each for each in self._lines if each[0].term <= version.term), key=lambda each: each[0])[1]
 
     def founded(self, founded: Founded) -> None:
-        line = self.vault.origin(founded.origin.root).line.branch(founded.origin.step)
-        self._lines.append((founded.version, line))
-        self.referee.founded(founded.origin.step)
+        origin = founded.origin
+        line = self.vault.origin(origin.root).line
+        for record in self.logs.replayed:
+            # Whoever held it, or had committed it, is gone: that its log is whole is what commits it.
+            line = self.line(record.attempt)
+            line.digest(record.step, self._left_out(record))
+        self._lines.append((founded.version, line.branch(origin.through)))
+        self.referee.founded(origin.through)
+
+    def _left_out(self, record: Record) -> frozenset[int]:
+        return missing(self.plan.lanes, [node for nodes in record.holdings for node in nodes]) or frozenset()
 
     def run(self) -> str:
         """Returns how the job ended; raises Foul when it broke a rule."""
