@@ -286,6 +286,7 @@ class Launcher:
             coordinator=None if self._plan.coordinator is None else str(self._plan.coordinator),
             checkpoints=tuple(place.url for place in self._plan.places),
             keeps=self._plan.membership.keeps,
+            every_step=self._plan.membership.logs,
         )
 
     def _enlist(self) -> Enlist:

@@ -18,15 +18,23 @@ def began(founding: Founding) -> str:
 
 def founded(founding: Founding) -> str:
     """As what was decided when everybody was lost."""
-    lost = founding.reached - founding.step
+    lost = founding.reached - founding.through
     back = f"{plural(lost, 'step')} back" if lost > 0 else "no step back"
-    told = f"nobody was left, and the job was founded again from step {founding.step}, {back}, from {founding.where}"
+    told = f"nobody was left, and the job was founded again from step {founding.through}, {back}, from {_base(founding)}"
     return f"{told} (roster {founding.roster}{_served(founding, ', ')}){_differences(founding)}"
 
 
 def origin(founding: Founding) -> str:
     """Which state, which tier served it, and how long that took."""
-    return f"step {founding.step}, from {founding.where}{_served(founding)}"
+    return f"step {founding.through}, from {_base(founding)}{_served(founding)}"
+
+
+def _base(founding: Founding) -> str:
+    """What was loaded, and what was replayed onto it."""
+    if not founding.records:
+        return founding.where
+    base = founding.where if founding.step == 0 else f"{founding.where} as of step {founding.step}"
+    return f"{base} and {plural(founding.records, 'record')} in the logs"
 
 
 def told_saves(saves: SaveStory, manner: Manner) -> Iterator[str]:
@@ -66,6 +74,8 @@ def _served(founding: Founding, before: str = ": ") -> str:
         parts.append(f"{size(founding.size_bytes)} found in {span(founding.found_s)}")
     if founding.loaded_s is not None:
         parts.append(f"loaded in {span(founding.loaded_s)}")
+    if founding.replayed_s is not None:
+        parts.append(f"{plural(founding.records, 'step')} replayed in {span(founding.replayed_s)}")
     return before + ", ".join(parts) if parts else ""
 
 

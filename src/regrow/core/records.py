@@ -364,6 +364,18 @@ class RecordsLost(_Fact, frozen=True, kw_only=True):
     beyond: int
 
 
+class LogMeasured(_Fact, frozen=True, kw_only=True):
+    """A worker: so large is its log. Told when it has doubled, and when a saved state has made room."""
+
+    step: int
+    base: int
+    """The newest state that is whole, as far as it has heard; -1: none is."""
+    used_bytes: int
+    """By records that are still needed."""
+    made_bytes: int
+    limit_bytes: int
+
+
 class LogOutgrown(_Fact, frozen=True, kw_only=True):
     """A worker: its log is full, no save is on its way that could make room, and so it goes beyond its limit."""
 
@@ -390,6 +402,8 @@ class LogWaited(_Fact, frozen=True, kw_only=True):
 class RecordsReplayed(_Fact, frozen=True, kw_only=True):
     """A founder: it has been through the committed steps that follow its origin, and goes on at `through`."""
 
+    version: Version
+    """Of the roster that named the origin."""
     step: int
     through: int
     size_bytes: int
@@ -493,6 +507,7 @@ Fact = (
     | OriginPassedOver
     | LogDamaged
     | RecordsLost
+    | LogMeasured
     | LogOutgrown
     | BaseDue
     | LogWaited

@@ -1,9 +1,9 @@
 """When the base of an every-step job is renewed: before replaying what follows it takes longer than loading it.
 
 A founding starts the scripts, loads the base, and replays what was committed since. The first two cost the same however old
-the base is, the third grows with every step. Where they meet a newer base is wished: so replaying at most doubles the time of
-a founding, and bases are as rare as that allows. Times are measured as far as there is something to measure, else taken from
-sizes.
+the base is, the third grows with every step. Where they meet a newer base is wished: so replaying at most doubles the time
+of a founding, and bases are as rare as that allows. Times are measured as far as there is something to measure, else taken
+from sizes.
 """
 
 from collections import deque

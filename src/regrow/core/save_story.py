@@ -9,8 +9,11 @@ import msgspec
 
 from regrow.core.records import (
     Line,
+    LogDamaged,
+    LogWaited,
     OriginFound,
     OriginPassedOver,
+    RecordsLost,
     SaveDurable,
     SaveFailed,
     SaveVoided,
@@ -86,7 +89,7 @@ class Saves:
         self._failed: dict[str, list[tuple[Line, SaveFailed]]] = {}
         self._voided: list[Setback] = []
         self._passed: list[Setback] = []
-        self._waited: list[SaveWaited] = []
+        self._waited: list[SaveWaited | LogWaited] = []
         self._vault: list[tuple[Line, VaultStarted | VaultEnded]] = []
 
     def hear(self, line: Line) -> None:
@@ -101,9 +104,14 @@ class Saves:
                 self._voided.append(Setback(step=step, at=line.at, why=why))
             case OriginPassedOver(step=step, where=where, why=why):
                 self._passed.append(Setback(step=step, at=line.at, why=why, where=where))
+            case LogDamaged(member=member, step=step, why=why):
+                self._passed.append(Setback(step=step, at=line.at, why=why, where=f"the log of {member}"))
+            case RecordsLost(step=step, beyond=beyond):
+                why = f"it is whole in none of them, though step {beyond} was begun: what came after it is lost"
+                self._passed.append(Setback(step=step, at=line.at, why=why, where="the logs"))
             case OriginFound():
                 self.found.append((line, line.what))
-            case SaveWaited():
+            case SaveWaited() | LogWaited():
                 self._waited.append(line.what)
             case VaultStarted() | VaultEnded():
                 self._vault.append((line, line.what))

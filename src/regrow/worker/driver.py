@@ -82,7 +82,7 @@ from regrow.core.records import (
     StateServed,
 )
 from regrow.core.resolve import Manifest, Statement
-from regrow.core.roster import Roster
+from regrow.core.roster import Roster, Version
 from regrow.core.saves import Urgency
 from regrow.core.speeds import Gauge
 from regrow.shell.faultpoint import faultpoint
@@ -122,8 +122,8 @@ class Driver:
         self._link: Link | None = None
         self._depot: Depot | None = None
         self._gauge = Gauge()
-        self._replay: tuple[Origin, float] | None = None
-        """What this founder has recalled, and since when it replays what follows."""
+        self._replay: tuple[Version, Origin, float] | None = None
+        """Under which roster this founder has recalled what, and since when it replays what follows."""
         self._committed_s: float | None = None
         """When the last step was."""
         self._lock = threading.Lock()
@@ -222,7 +222,7 @@ class Driver:
 
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
-        if self._replay is not None and self.attendance.step >= self._replay[0].through:
+        if self._replay is not None and self.attendance.step >= self._replay[1].through:
             replay, self._replay = self._replay, None
             self._arrived(*replay)
         elif self._committed_s is not None and self._depot is not None and self._depot.logbook is not None:
@@ -391,7 +391,7 @@ class Driver:
         )
         if self.depot.logbook is not None:
             self.depot.logbook.renewal.loaded(seconds)
-        self._replay = (origin, time.monotonic()) if origin.records else None
+        self._replay = (work.version, origin, time.monotonic()) if origin.records else None
         return Recalled(version=work.version)
 
     def _log(self, work: Log) -> None:
@@ -409,11 +409,15 @@ class Driver:
         self.stamp.enter(Phase.TURN)
         return Reread(heard=heard)
 
-    def _arrived(self, origin: Origin, since_s: float) -> None:
+    def _arrived(self, version: Version, origin: Origin, since_s: float) -> None:
         """A founder has been through all that was committed after its origin."""
         seconds = time.monotonic() - since_s
         size_bytes = self.depot.replaying.size_bytes
-        self._note(RecordsReplayed(step=origin.step, through=origin.through, size_bytes=size_bytes, seconds=seconds))
+        self._note(
+            RecordsReplayed(
+                version=version, step=origin.step, through=origin.through, size_bytes=size_bytes, seconds=seconds
+            )
+        )
         if self.depot.logbook is not None:
             self.depot.logbook.renewal.replayed(origin.records, seconds)
         faultpoint("replayed", step=origin.through)

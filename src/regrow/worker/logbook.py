@@ -21,7 +21,7 @@ from regrow.core.errors import InfraError
 from regrow.core.listener import part_of
 from regrow.core.log import Part
 from regrow.core.progress import Phase
-from regrow.core.records import BaseDue, Fact, LogOutgrown, LogWaited
+from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogWaited
 from regrow.core.renewal import Renewal
 from regrow.core.roster import Member
 from regrow.core.saves import Urgency
@@ -72,6 +72,8 @@ class Logbook:
         self._base: int | None = None
         """The newest state that is whole, as far as it was heard."""
         self._is_outgrown = False
+        self._told: tuple[int | None, int] = (None, 0)
+        """The base and the size that were told last."""
         self._is_ahead = True
         """Nothing is asked of the thread."""
         self._asked: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
@@ -123,6 +125,7 @@ class Logbook:
     def _renew(self, step: int, count: int, total_bytes: int) -> None:
         """A newer base is wished where the log is half full, or where it would save a founding time."""
         limit_bytes, used_bytes = self._limit_bytes // count, self._writer.used_bytes
+        self._measure(step, used_bytes, limit_bytes)
         base = self._base if self._base is not None else self._writer.oldest
         why = ""
         if 2 * used_bytes > limit_bytes:
@@ -132,6 +135,21 @@ class Logbook:
         if why and not self._is_saving():
             self._note(BaseDue(step=step, why=why))
             self._wish(Urgency.DUE)
+
+    def _measure(self, step: int, used_bytes: int, limit_bytes: int) -> None:
+        base, made_bytes = self._base, self._writer.made_bytes
+        if base == self._told[0] and made_bytes < 2 * self._told[1]:
+            return
+        self._told = base, made_bytes
+        self._note(
+            LogMeasured(
+                step=step,
+                base=-1 if base is None else base,
+                used_bytes=used_bytes,
+                made_bytes=made_bytes,
+                limit_bytes=limit_bytes,
+            )
+        )
 
     # Waiting
 
