@@ -56,6 +56,12 @@ def test_memory_alone_keeps_the_state() -> None:
     assert found.keeps and (found.places, found.memory_every) == ((), 5)
 
 
+def test_logs_keep_the_state_without_any_interval() -> None:
+    found = told("--every-step")
+    assert found.keeps and (found.places, found.memory_every, found.log_bytes) == ((), 0, 1024 * 10**6)
+    assert told("--every-step", "--log-mb", 64).log_bytes == 64 * 10**6
+
+
 def test_a_job_begins_from_the_newest_state_or_from_a_step(tmp_path: Path) -> None:
     there = ("--checkpoint", tmp_path)
     newest, one = told(*there, "--resume", "latest"), told(*there, "--resume", 40, "--new-mathematics")
