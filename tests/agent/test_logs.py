@@ -11,7 +11,8 @@ from vaults import Host, Worker, place, root_at, save, wait_for
 from regrow.core.lanes import leaf
 from regrow.core.listener import Record, part_of
 from regrow.core.log import Part
-from regrow.core.records import LogDamaged, RecordsLost
+from regrow.core.origin import BEGINNING, LOGS
+from regrow.core.records import OriginPassedOver, SaveDurable
 from regrow.core.roster import Version
 from regrow.shell.vaulting import LogHeld, LogOpens, Place, Recall, Recalled, Shown, Unknown
 from regrow.state.log import Entry, read
@@ -20,7 +21,6 @@ from regrow.state.log_writer import LogWriter
 V1, V2 = Version(1, 1), Version(2, 1)
 ROOT = "what the script built"
 TOTAL_BYTES = 30_000
-BEGINNING = "its own beginning"
 
 
 class Member(Worker):
@@ -215,9 +215,10 @@ def test_a_harmed_part_is_passed_over_and_told(make: Callable[..., Host]) -> Non
     for member in members:
         member.die()
     assert host.seek()["origin"]["records"] == 1
-    assert [(fact.member, fact.step) for fact in host.facts(LogDamaged)] == [("r1.0", 2)]
-    assert [(fact.step, fact.beyond) for fact in host.facts(RecordsLost)] == [(2, 3)]
-    assert any("the log of r1.0 is harmed" in words for words in host.said)
+    told = [(fact.step, fact.where, fact.why) for fact in host.facts(OriginPassedOver)]
+    assert [(step, where) for step, where, _ in told] == [(2, LOGS)] * 2
+    assert "in the log of r1.0 the part at byte" in told[0][2] and "though step 3 was begun" in told[1][2]
+    assert len([words for words in host.said if "is harmed and passed over" in words]) == 2
 
 
 def test_the_beginning_is_no_origin_once_a_state_was_whole(make: Callable[..., Host]) -> None:
@@ -267,7 +268,7 @@ def test_a_state_from_a_place_is_followed_by_nothing_that_is_older(make: Callabl
     members = pair(host)
     save(1, *members)
     commit(1, members)
-    wait_for(lambda: (tmp_path / "near" / "pointers").exists() and any((tmp_path / "near" / "pointers").iterdir()), "a save")
+    wait_for(lambda: host.facts(SaveDurable), "a durable save")
     for member in members:
         member.die()
     harm(host)

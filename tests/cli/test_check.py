@@ -19,6 +19,7 @@ from regrow.core.records import (
     JobEnded,
     JobOpened,
     LaneComputed,
+    OriginTaken,
     RosterAdopted,
     RosterMade,
     RosterReceived,
@@ -141,6 +142,12 @@ def ended_by_a_peer(j: Journals) -> None:
     )
 
 
+def committed_in_vain(j: Journals) -> None:
+    j["coordinator"][0] = msgspec.structs.replace(j["coordinator"][0], every_step=True)
+    taken = OriginTaken(version=Version(2, 1), step=0, root="s", where="this host's memory", reached=2, records=1)
+    j["coordinator"].insert(2, taken)
+
+
 def two_ends(j: Journals) -> None:
     j["r1.0"][-1] = departed("other")
 
@@ -159,6 +166,7 @@ def wrong_samples(j: Journals) -> None:
         ("steps-go-on", step_left_out),
         ("steps-go-on", below_the_floor),
         ("testimony", nobody_testifies),
+        ("no-step-lost", committed_in_vain),
         ("own-fault", ended_by_a_peer),
         ("one-end", two_ends),
         ("samples-once", wrong_samples),

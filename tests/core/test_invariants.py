@@ -6,7 +6,9 @@ from regrow.core.records import (
     Committed,
     Departed,
     Fact,
+    JobOpened,
     LaneComputed,
+    OriginPassedOver,
     OriginTaken,
     RosterAdopted,
     RosterMade,
@@ -29,8 +31,11 @@ def made(version: Version, *members: Member, floor: int = 0, origin: int | None 
     return RosterMade(version=version, cause="", why="", floor=floor, seats=seats, origin=origin, shrinks=shrinks)
 
 
-def taken(version: Version, step: int = 0, differences: tuple[str, ...] = ()) -> OriginTaken:
-    return OriginTaken(version=version, step=step, root="s", where="memory", reached=1, differences=differences)
+def taken(version: Version, step: int = 0, differences: tuple[str, ...] = (), records: int = 0) -> OriginTaken:
+    where = "this host's memory"
+    return OriginTaken(
+        version=version, step=step, root="s", where=where, reached=1, differences=differences, records=records
+    )
 
 
 def recalled(version: Version, step: int = 0, root: str = "s") -> StateRecalled:
@@ -129,6 +134,20 @@ def test_a_step_that_is_computed_again_comes_out_the_same() -> None:
     assert both(("coordinator", taken(AGAIN, 1))) == ["one-gradient"], "step 0 was not to be computed again"
     assert both(again, later=2) == ["same-again"]
     assert not both(("coordinator", taken(AGAIN, differences=("lr",))), digest=2, later=2)
+
+
+def test_a_committed_step_that_a_founding_gives_up() -> None:
+    every = ("coordinator", JobOpened(job="j", replicas=("r0",), lanes=2, command=(), every_step=True))
+    harmed = ("vault", OriginPassedOver(step=0, where="the logs", why="torn"))
+    elsewhere = ("vault", OriginPassedOver(step=0, where="file:///disk", why="torn"))
+    work = [("r0.0", computed(step, lane)) for step in (0, 1) for lane in (0, 1)]
+    commits = [("r0.0", committed(0)), ("r0.0", committed(1))]
+    behind, before = (("coordinator", taken(AGAIN, 0, records=records)) for records in (2, 1))
+    assert not broken(every, *work, *commits, behind)
+    assert broken(every, *work, *commits, before) == ["no-step-lost"]
+    assert broken(every, *work, *commits, elsewhere, before) == ["no-step-lost"]
+    assert not broken(*work, *commits, before), "another job loses what was committed since its state was saved"
+    assert not broken(every, *work, *commits, harmed, before), "the vault has said so"
 
 
 def test_where_other_lanes_were_left_out_what_follows_is_another_state() -> None:

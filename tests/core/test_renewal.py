@@ -1,52 +1,25 @@
-"""When the base of an every-step job is renewed."""
+"""When a newer base is worth its save."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+import msgspec
 
-from regrow.core.renewal import Renewal
+from regrow.core.renewal import Costs, renewal
 
-
-def test_a_base_is_renewed_once_to_replay_takes_longer_than_all_else() -> None:
-    renewal = Renewal(startup_s=2.0, state_bytes=6_000_000_000)  # loaded in 3 s, and 1 s for the rest
-    for _ in range(5):
-        renewal.stepped(0.05)
-    assert renewal.due(60, 1) == "" and renewal.due(119, 1) == ""
-    assert renewal.due(121, 1) == "121 steps would be replayed in 6.1 s, all else of a founding takes 6 s"
-    assert renewal.due(61, 100_000_000), "to read a record of 100 MB takes as long again"
+COSTS = Costs(load_s=2.0, replay_s=0.1, save_s=0.05, step_s=1.0)
+ROOM = 1_000_000_000
 
 
-def test_what_was_measured_counts_more_than_an_estimate() -> None:
-    renewal = Renewal(startup_s=0.0, state_bytes=10_000_000_000)
-    renewal.stepped(0.01)
-    assert not renewal.due(500, 0)
-    renewal.loaded(0.5)
-    assert renewal.due(500, 0)
-    renewal.replayed(100, 0.1)
-    assert not renewal.due(1400, 0) and renewal.due(1600, 0)
-    renewal.replayed(0, 3.0)
-    assert not renewal.due(1400, 0), "nothing was replayed: nothing was measured"
+def test_a_base_is_renewed_once_a_replay_would_take_longer_than_a_load() -> None:
+    assert next(records for records in range(40) if renewal(records, COSTS, 0, ROOM)) == 20
+    assert renewal(20, COSTS, 0, ROOM) == "to replay 20 records would take 2.0 s, to load a base 2.0 s"
 
 
-def test_one_long_step_does_not_speak_for_the_others() -> None:
-    renewal = Renewal(startup_s=1.0, state_bytes=0)
-    for seconds in (0.001, 900.0, 0.001):
-        renewal.stepped(seconds)
-    assert not renewal.due(100, 0)
+def test_bases_take_no_more_than_their_share_of_training() -> None:
+    slow = msgspec.structs.replace(COSTS, save_s=0.5)
+    assert renewal(49, slow, 0, ROOM) is None
+    assert renewal(50, slow, 0, ROOM) is not None
 
 
-def test_before_anything_was_measured_nothing_is_due() -> None:
-    assert not Renewal(startup_s=0.0, state_bytes=0).due(1_000_000, 1_000_000)
-
-
-@given(
-    st.floats(0, 100),
-    st.integers(0, 10**12),
-    st.lists(st.floats(1e-4, 10), min_size=1),
-    st.integers(1, 10**6),
-    st.integers(0, 10**9),
-)
-def test_once_due_a_base_stays_due(startup_s: float, state_bytes: int, steps: list[float], records: int, size: int) -> None:
-    renewal = Renewal(startup_s, state_bytes)
-    for seconds in steps:
-        renewal.stepped(seconds)
-    assert not renewal.due(records, size) or renewal.due(records + 1, size)
+def test_a_log_that_is_half_full_asks_whatever_it_costs() -> None:
+    costly = msgspec.structs.replace(COSTS, save_s=1000.0)
+    assert renewal(3, costly, ROOM // 2 - 1, ROOM) is None
+    assert renewal(3, costly, ROOM // 2, ROOM) == "the log is half full: 500 of 1000 MB"

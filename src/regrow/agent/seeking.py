@@ -22,15 +22,13 @@ from regrow.agent.patience import Abandoned, begun, within
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.draft import Draft, draft_of
 from regrow.core.errors import ConfigError, InfraError, StateError
+from regrow.core.origin import BEGINNING, MEMORY
 from regrow.core.records import OriginPassedOver
 from regrow.core.roster import NO_VERSION, Version
 from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive, root_of
 from regrow.state.shard import Told
 from regrow.state.stores import open_store
-
-MEMORY = "this host's memory"
-BEGINNING = "its own beginning"
 
 
 class Found(msgspec.Struct, kw_only=True):

@@ -29,13 +29,13 @@ from regrow.agent.opening import opened
 from regrow.agent.patience import begun
 from regrow.agent.recalling import Recalling
 from regrow.agent.reception import Reception
-from regrow.agent.seeking import BEGINNING, Begun, Hands, Report, Seeking
+from regrow.agent.seeking import Begun, Hands, Report, Seeking
 from regrow.agent.tier import Tier
 from regrow.agent.vault_line import VaultLine
 from regrow.agent.writer import NICENESS
 from regrow.core.errors import PeerError
-from regrow.core.origin import Origin
-from regrow.core.records import LogDamaged, OriginFound, OriginPassedOver, RecordsLost
+from regrow.core.origin import BEGINNING, LOGS, Origin
+from regrow.core.records import OriginFound, OriginPassedOver
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.journal import Journal
@@ -323,15 +323,11 @@ class Vault:
         if report.chained is None:
             return
         for one in report.chained.damages:
-            self._journal.write(LogDamaged(member=one.member, step=one.step, why=one.why))
-            which = f"its part of step {one.step}" if one.step >= 0 else "something"
-            self._tell(Said(text=f"the log of {one.member} is harmed, and {which} is passed over: {one.why}"))
+            self._passed(OriginPassedOver(step=one.step, where=LOGS, why=f"in the log of {one.member} {one.why}"))
         if (beyond := report.chained.chain.beyond) is not None and report.found is not None:
             through = report.found.draft.step + len(report.chained.records)
-            self._journal.write(RecordsLost(step=through, beyond=beyond))
-            self._tell(
-                Said(text=f"step {through} is whole in no log, though step {beyond} was begun: what came after it is lost")
-            )
+            why = f"it is whole in none of them, though step {beyond} was begun: what came after it is computed again"
+            self._passed(OriginPassedOver(step=through, where=LOGS, why=why))
 
     # The end
 

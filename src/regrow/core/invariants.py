@@ -10,6 +10,7 @@ after every event and real journals afterwards. docs/invariants.md explains each
 - testimony        every roster keeps a member of the one before, or is founded from a saved state under a new term, which
                    is said; and no other saved state is begun from
 - same-again       a step that is computed again after such a founding has the result that it had before
+- no-step-lost     an every-step job is founded behind every step that it had committed
 - own-fault        no process ends because of another's fault
 - one-end          members that saw the end hold the same state, at the same step
 - samples-once     a lane's samples are the same places in the stream, whoever computes it, and tile it
@@ -20,6 +21,7 @@ from itertools import pairwise
 import msgspec
 
 from regrow.core.lanes import lanes_in, missing
+from regrow.core.origin import LOGS, MEMORY
 from regrow.core.records import (
     Committed,
     Departed,
@@ -27,6 +29,7 @@ from regrow.core.records import (
     Gap,
     JobOpened,
     LaneComputed,
+    OriginPassedOver,
     OriginTaken,
     RosterAdopted,
     RosterMade,
@@ -60,8 +63,11 @@ class _Life(msgspec.Struct, kw_only=True):
 class Ledger:
     """Collects facts; `observe` returns what a fact breaks at once, `settle` what only the whole can show."""
 
-    def __init__(self, lanes: int | None = None) -> None:
+    def __init__(self, lanes: int | None = None, every_step: bool = False) -> None:
         self._lanes = lanes
+        self._is_every_step = every_step
+        self._is_harmed = False
+        """The vault said so: of its memory, or of a log."""
         self._lives: dict[str, _Life] = {}
         self._rosters: dict[Version, RosterMade] = {}
         self._last_made: RosterMade | None = None
@@ -78,8 +84,11 @@ class Ledger:
 
     def observe(self, who: str, fact: Fact) -> list[Violation]:
         match fact:
-            case JobOpened(lanes=lanes) if self._lanes is None:
-                self._lanes = lanes
+            case JobOpened():
+                self._lanes = fact.lanes if self._lanes is None else self._lanes
+                self._is_every_step |= fact.every_step
+            case OriginPassedOver(where=where):
+                self._is_harmed |= where in (MEMORY, LOGS)
             case RosterMade():
                 return self._made(who, fact)
             case RosterReceived(version=version):
@@ -113,6 +122,7 @@ class Ledger:
         """Once every fact is in: does each holder of a lane show that it computed it?"""
         found: list[Violation] = []
         found += self._compared()
+        found += self._given_up()
         for (step, _), (who, commit) in sorted(self._commits.items()):
             roster = self._rosters.get(commit.attempt)
             if roster is None:
@@ -137,13 +147,25 @@ class Ledger:
             if step != later_step:
                 continue
             story = ((who, before), (other, after))
-            between = [taken for taken in self._taken if term < taken.version.term <= later and taken.step <= step]
+            between = [taken for taken in self._taken if term < taken.version.term <= later and taken.through <= step]
             is_apart |= _lanes_of(before) != _lanes_of(after) or any(taken.differences for taken in between)
             if not between:
                 what = f"step {step} was committed in term {term} and in term {later}, and no saved state was taken between"
                 found.append(_broken("one-gradient", what, *story))
             elif before.digest != after.digest and not is_apart:
                 found.append(_broken("same-again", f"step {step} came out otherwise when it was computed again", *story))
+        return found
+
+    def _given_up(self) -> list[Violation]:
+        """What was committed, and was no part of the state that the job went on with."""
+        if not self._is_every_step or self._is_harmed:
+            return []
+        found: list[Violation] = []
+        for (step, term), (who, commit) in sorted(self._commits.items()):
+            backs = [taken for taken in self._taken if term < taken.version.term and taken.through <= step]
+            if backs:
+                what = f"step {step} was committed, and the job was founded again at step {backs[0].through}"
+                found.append(_broken("no-step-lost", what, (who, commit), ("coordinator", backs[0])))
         return found
 
     def _life(self, who: str) -> _Life:

@@ -16,7 +16,7 @@ from regrow.core.roster import Member, Version
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What the header of a part says. The part is part_of(all bytes, index, count); the first carries what is no bytes, too."""
+    """What the header of a part says. It is part_of(all bytes, index, count); the first carries what is no bytes, too."""
 
     record: Record
     stop: bool
@@ -65,8 +65,7 @@ def follow(step: int, since: Version, parts: Iterable[Part]) -> Chain:
 
 def _last(parts: Sequence[Part]) -> int:
     """By the newest record alone: that a step follows shows that nobody stopped before it."""
-    stops = [part.record.step + 1 for part in parts if part.stop]
-    return min(part.record.last for part in parts) if not stops else min(stops)
+    return min(part.record.step + 1 if part.stop else part.record.last for part in parts)
 
 
 def unlogged(table: Sequence[Statement], members: Sequence[Member], step: int, attempt: Version) -> tuple[int, ...]:

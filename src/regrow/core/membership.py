@@ -247,7 +247,7 @@ class Membership:
 
     @property
     def _may_seek(self) -> bool:
-        """What is saved does not change any more. One that was evicted and lives on may commit another step, into its log."""
+        """What is saved does not change any more: one that was evicted and lives on may commit another step."""
         return not self._config.logs or self._founding.reached is None or self._is_proven
 
     @property

@@ -13,6 +13,14 @@ DATA_FROM = "data from"
 _SAMPLES = ("lanes", "microbatches_per_lane", "batch_size")
 
 
+MEMORY = "this host's memory"
+"""The tier that is nearest: the agent holds it open."""
+LOGS = "the logs"
+"""As OriginPassedOver names them, where one of them was harmed."""
+BEGINNING = "the job's beginning"
+"""Where an origin comes from that no tier holds."""
+
+
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
     """The vault holds it in memory until a newer one is whole."""
 

@@ -348,22 +348,6 @@ class OriginPassedOver(_Fact, frozen=True, kw_only=True):
     why: str
 
 
-class LogDamaged(_Fact, frozen=True, kw_only=True):
-    """The vault: what this member's log says, or said, of this step is not what was written."""
-
-    member: str
-    step: int
-    """-1: nobody can read of which."""
-    why: str
-
-
-class RecordsLost(_Fact, frozen=True, kw_only=True):
-    """The vault: this step is whole in no log, though a later one was begun. What came after it is computed again."""
-
-    step: int
-    beyond: int
-
-
 class LogMeasured(_Fact, frozen=True, kw_only=True):
     """A worker: so large is its log. Told when it has doubled, and when a saved state has made room."""
 
@@ -505,8 +489,6 @@ Fact = (
     | SaveWaited
     | OriginFound
     | OriginPassedOver
-    | LogDamaged
-    | RecordsLost
     | LogMeasured
     | LogOutgrown
     | BaseDue

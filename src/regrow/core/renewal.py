@@ -1,51 +1,33 @@
-"""When the base of an every-step job is renewed: before replaying what follows it takes longer than loading it.
+"""When the base of a log is renewed: a pure function of what the log holds and of measured seconds (rule L6)."""
 
-A founding starts the scripts, loads the base, and replays what was committed since. The first two cost the same however old
-the base is, the third grows with every step. Where they meet a newer base is wished: so replaying at most doubles the time
-of a founding, and bases are as rare as that allows. Times are measured as far as there is something to measure, else taken
-from sizes.
-"""
+import msgspec
 
-from collections import deque
-from statistics import median
-
-_BYTES_PER_S = 2e9
-"""Of what was never loaded here: a first estimate."""
-_FOUNDING_S = 1.0
-"""Whatever is loaded: deaths are seen, workers start, groups form."""
-_RECENT = 15
-"""So many steps speak for those to come: one that took long, a compilation or an evaluation, does not."""
+_OVERHEAD = 0.01
+"""Of the time of training: more than this share is not spent on bases only to make a founding faster."""
 
 
-class Renewal:
-    """Of one member: all hear of the same verdicts, so the first one to wish is enough."""
+class Costs(msgspec.Struct, frozen=True, kw_only=True):
+    """In seconds, as far as this process has measured them. Before it has, a load takes as long as the last save took to
+    become whole, and a replay as long as the user's loop takes from one commit to the next step."""
 
-    def __init__(self, startup_s: float, state_bytes: int) -> None:
-        """How long its script took to its first step, and how large the state is."""
-        self._startup_s = _FOUNDING_S + startup_s
-        self._load_s = state_bytes / _BYTES_PER_S
-        self._between_s: deque[float] = deque(maxlen=_RECENT)
-        self._replay_s: float | None = None
+    load_s: float
+    """Of a base into the live state, and all that comes before that when a job is founded."""
+    replay_s: float
+    """Of one record."""
+    save_s: float
+    """That training waits for a save."""
+    step_s: float
 
-    def loaded(self, seconds: float) -> None:
-        """A base was."""
-        self._load_s = seconds
 
-    def replayed(self, records: int, seconds: float) -> None:
-        """So many records were, by a founder."""
-        if records > 0:
-            self._replay_s = seconds / records
+def renewal(records: int, costs: Costs, used_bytes: int, room_bytes: int) -> str | None:
+    """Why a newer base is to be saved than the one that so many records follow; None: that one will do.
 
-    def stepped(self, seconds: float) -> None:
-        """From a commit to the entry into the next step: what is done in a replay too."""
-        self._between_s.append(seconds)
-
-    def due(self, records: int, record_bytes: int) -> str:
-        """Why the base is to be renewed when so many records follow it; empty: it need not be."""
-        if not self._between_s:
-            return ""
-        one_s = self._replay_s or median(self._between_s) + record_bytes / _BYTES_PER_S
-        replay_s, load_s = records * one_s, self._startup_s + self._load_s
-        if replay_s <= load_s:
-            return ""
-        return f"{records} steps would be replayed in {replay_s:.2g} s, all else of a founding takes {load_s:.2g} s"
+    Whoever asks has no save under way. A log that is half full wishes one whatever it costs: the other half is for the
+    records that are committed until it is whole.
+    """
+    if 2 * used_bytes >= room_bytes:
+        return f"the log is half full: {used_bytes / 1e6:.0f} of {room_bytes / 1e6:.0f} MB"
+    replay_s = records * costs.replay_s
+    if replay_s < costs.load_s or costs.save_s > _OVERHEAD * records * costs.step_s:
+        return None
+    return f"to replay {records} records would take {replay_s:.1f} s, to load a base {costs.load_s:.1f} s"

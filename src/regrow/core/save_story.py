@@ -9,11 +9,9 @@ import msgspec
 
 from regrow.core.records import (
     Line,
-    LogDamaged,
     LogWaited,
     OriginFound,
     OriginPassedOver,
-    RecordsLost,
     SaveDurable,
     SaveFailed,
     SaveVoided,
@@ -104,11 +102,6 @@ class Saves:
                 self._voided.append(Setback(step=step, at=line.at, why=why))
             case OriginPassedOver(step=step, where=where, why=why):
                 self._passed.append(Setback(step=step, at=line.at, why=why, where=where))
-            case LogDamaged(member=member, step=step, why=why):
-                self._passed.append(Setback(step=step, at=line.at, why=why, where=f"the log of {member}"))
-            case RecordsLost(step=step, beyond=beyond):
-                why = f"it is whole in none of them, though step {beyond} was begun: what came after it is lost"
-                self._passed.append(Setback(step=step, at=line.at, why=why, where="the logs"))
             case OriginFound():
                 self.found.append((line, line.what))
             case SaveWaited() | LogWaited():

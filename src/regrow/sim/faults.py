@@ -237,10 +237,11 @@ class Faults:
                     world.timeline.after(chance.between(0.01, 1.0), None, self._kill_all, False)
             case "late-word" if process is not None:
                 # It is given up, does not hear of it, and the others are lost: what it holds may be in their rows.
-                process.hang(chance.between(0.5, 2.0))
+                process.hang(chance.between(1.5, 2.5))
                 process.wire.block(span_s, loud=False)
-                world.agent.accuse(process)
-                world.timeline.after(chance.between(0.1, 0.4), None, self._kill_all, False)
+                world.timeline.after(0.5, None, world.agent.accuse, process)
+                world.agent.lag(process)
+                world.timeline.after(chance.between(0.5, 0.6), None, self._kill_all, False)
             case "last-wish" if process is not None:
                 # A wish to stop that stands in its log, and in no row.
                 world.referee.stops += 1

@@ -43,6 +43,8 @@ class Agent:
         self._cancelled: set[Member] = set()
         self._reports: list[Died | None] = []
         """Deaths in their order; None is the operator's wish to stop."""
+        self._slow: set[Member] = set()
+        """Whoever is to be killed and lives on for long."""
         self._line: _Line | None = None
         self.alive = True
         self.processes: dict[Member, Process] = {}
@@ -150,8 +152,13 @@ class Agent:
     def _doom(self, member: Member, why: str) -> None:
         self._cancelled.add(member)
         # Now and then the order takes long: what is to be killed lives on as a zombie and must be fenced without it.
-        delay_s = self._world.chance.soon_s() if self._world.chance.happens(0.7) else self._world.chance.between(1.0, 20.0)
+        is_fast = member not in self._slow and self._world.chance.happens(0.7)
+        delay_s = self._world.chance.soon_s() if is_fast else self._world.chance.between(1.0, 20.0)
         self._world.timeline.after(delay_s, None, self._kill, member, why)
+
+    def lag(self, process: Process) -> None:
+        """An order to kill it will take long."""
+        self._slow.add(process.member)
 
     def _kill(self, member: Member, why: str) -> None:
         process = self.processes.get(member)

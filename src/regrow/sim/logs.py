@@ -13,6 +13,7 @@ from regrow.core.events import Reread, SaveWished
 from regrow.core.listener import Heard, Record
 from regrow.core.log import Chain, Part, follow
 from regrow.core.order import mix
+from regrow.core.renewal import Costs, renewal
 from regrow.core.roster import Member, Version
 from regrow.core.saves import Urgency
 from regrow.sim.chance import Chance
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from regrow.sim.world import World
 
 _ODD = 11
+_COSTS = Costs(load_s=6.0, replay_s=1.0, save_s=0.0, step_s=1.0)
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +66,8 @@ class Logs:
             self._world.faults.passed("Written", process)
             if not process.alive:
                 return
-        mine = {w.part.record.step for w in self._written if w.writer == process.member}
-        if len(mine) >= self._room and step % self._room == 0:
+        mine = len({w.part.record.step for w in self._written if w.writer == process.member})
+        if renewal(mine, _COSTS, mine, 2 * self._room) is not None and not self._world.vault.is_gathering:
             self._world.timeline.after(self._chance.soon_s(), process, process.feed, SaveWished(urgency=Urgency.DUE))
 
     def replay(self, process: "Process", effect: Replay) -> None:

@@ -46,7 +46,7 @@ class Undetectable(Exception):
 class Referee:
     def __init__(self, world: "World") -> None:
         self._world = world
-        self._ledger = Ledger(world.plan.lanes)
+        self._ledger = Ledger(world.plan.lanes, every_step=world.plan.logs)
         self._rosters: dict[Version, Roster] = {}
         self._left_out: set[Member] = set()
         """Members some roster went on without."""

@@ -12,8 +12,17 @@ from regrow.core.events import Recalled, SaveWished
 from regrow.core.log import Chain
 from regrow.core.membership_effects import Seek
 from regrow.core.order import mix
-from regrow.core.origin import Origin, mathematics
-from regrow.core.records import OriginFound, SaveDurable, SaveVoided, StateKept, StateRecalled, VaultEnded, VaultStarted
+from regrow.core.origin import BEGINNING, LOGS, MEMORY, Origin, mathematics
+from regrow.core.records import (
+    OriginFound,
+    OriginPassedOver,
+    SaveDurable,
+    SaveVoided,
+    StateKept,
+    StateRecalled,
+    VaultEnded,
+    VaultStarted,
+)
 from regrow.core.roster import NO_VERSION, Member, Version
 from regrow.core.saves import Urgency, takes
 from regrow.sim.chance import Chance
@@ -201,7 +210,9 @@ class Vault:
             return
         world.sights.see("memory was harmed in an every-step job")
         world.custody.spoiled()
-        if self.newest is None or self._chance.happens(0.5):
+        where = LOGS if self.newest is None or self._chance.happens(0.5) else MEMORY
+        world.referee.fact("vault", OriginPassedOver(step=0, where=where, why="another digest"))
+        if where == LOGS:
             world.logs.tear()
         else:
             self.newest = None
@@ -238,18 +249,22 @@ class Vault:
         self._world.timeline.after(self._chance.soon_s() * 4.0, None, self._seek, seek, answer)
 
     def _seek(self, seek: Seek, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
-        if not self.up:
+        if not self.up or self._is_labelling():
             self._world.timeline.after(0.5, None, self._seek, seek, answer)
             return
         found = self._found(seek.step)
         if found is None:
             self._begin_again(answer)
             return
-        where = "memory" if found is self.newest else "store"
+        where = MEMORY if found is self.newest else "store"
         if found is not self.newest:
             found = Generation(found.step, found.state, found.line, found.terms, Version(seek.number, 0))
         self.newest, self._has_kept = found, True
         self._answer(found, where, answer)
+
+    def _is_labelling(self) -> bool:
+        """What becomes whole after the answer would take records along that the answer counts on."""
+        return self._world.plan.logs and any(each.is_labelled for each in self._gathering.values())
 
     def _begin_again(self, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
         """From what the job itself began from, where the logs show that no committed step is lost by that."""
@@ -257,7 +272,7 @@ class Vault:
         if not world.logs.root or not self._is_provable():
             answer(None, {})
             return
-        self._answer(Generation(0, world.reference.states[0], world.reference, {}), "the job's beginning", answer)
+        self._answer(Generation(0, world.reference.states[0], world.reference, {}), BEGINNING, answer)
 
     def _is_provable(self) -> bool:
         return not self._has_kept and self._world.logs.chain(0, NO_VERSION).beyond is None

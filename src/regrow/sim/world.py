@@ -66,8 +66,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 def _plan(seed: int, chance: Chance) -> Plan:
     """Of every eight jobs one shrinks, and two have a poisoned lane. Half have spares, which may be shadows; a third a
-    slow replica; half have a vault, and half of these are every-step jobs. One of sixteen goes on long after its faults, so that whoever may join it must, and a
-    fourth of those with a vault, so that what was decided to be saved is."""
+    slow replica; half have a vault, and half of these are every-step jobs. One of sixteen goes on long after its faults,
+    so that whoever may join it must, and a fourth of those with a vault, so that what was decided to be saved is."""
     job = Plan(replicas=chance.whole(3, 5), lanes=chance.whole(2, 12), steps=chance.whole(3, 10), shrinks=seed % 8 == 5)
     poison = Cell(mix(seed, 1) % job.steps, mix(seed, 2) % job.lanes) if seed % 8 in (6, 7) else None
     spares, shadow = (0, 0, 1, 2)[mix(seed, 5) % 4], mix(seed, 6) % 2 == 0

@@ -86,8 +86,8 @@ class LogWriter:
         return self.made_bytes + size_bytes <= limit_bytes
 
     def write(self, entry: Entry, tail: bytes, part: memoryview) -> int:
-        """The part, and what says so; the size that a slot needs for it. Digests and sizes are made here. InfraError: there is
-        no memory."""
+        """The part, and what says so; the size that a slot needs for it. Digests and sizes are made here. InfraError where there
+        is no memory."""
         entry = msgspec.structs.replace(
             entry,
             part_bytes=len(part),

@@ -136,6 +136,7 @@ class Depot:
     # Saving
 
     def save(self, work: Save) -> None:
+        begun_s = time.monotonic()
         self._wait()  # two saves without an optimizer's step in between
         layout = self._laid_out(work.step)
         with self._changed:
@@ -145,6 +146,8 @@ class Depot:
             self._save_last(work, layout)
         else:
             self._hold.begin(self._copy(work, layout, work.members.index(self._me)))
+        if self._logbook is not None:
+            self._logbook.expense.began_save(time.monotonic() - begun_s)
 
     def _laid_out(self, step: int) -> _Layout:
         plan, offsets, flat = self._drafting.planned(step, self._tracked)
@@ -255,6 +258,8 @@ class Depot:
             work = self._unsettled
         with self._stamp.aside(Phase.BUSY, "a save", _LONGEST_S):
             seconds = self._hold.wait()
+        if self._logbook is not None:
+            self._logbook.expense.waited(seconds)
         if seconds >= _TOLD_S and work is not None:
             why = self._why_waiting or "the copy was not done"
             self._note(SaveWaited(step=work.step, seconds=seconds, why=why))

@@ -90,6 +90,7 @@ from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
 from regrow.state.record import summary
 from regrow.worker.audit import Audit
+from regrow.worker.expense import Expense
 from regrow.worker.link import Depot, Link
 from regrow.worker.partials import Partials
 from regrow.worker.replica import Replica
@@ -124,8 +125,8 @@ class Driver:
         self._gauge = Gauge()
         self._replay: tuple[Version, Origin, float] | None = None
         """Under which roster this founder has recalled what, and since when it replays what follows."""
-        self._committed_s: float | None = None
-        """When the last step was."""
+        self._committed_s = self._entered_s = 0.0
+        """When the last step was; 0: none was yet."""
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
@@ -225,8 +226,8 @@ class Driver:
         if self._replay is not None and self.attendance.step >= self._replay[1].through:
             replay, self._replay = self._replay, None
             self._arrived(*replay)
-        elif self._committed_s is not None and self._depot is not None and self._depot.logbook is not None:
-            self._depot.logbook.renewal.stepped(time.monotonic() - self._committed_s)
+        elif self._depot is not None and self._depot.logbook is not None:
+            self._measure(self._depot.logbook.expense)
         if self.attendance.step < _YOUNG or self.attendance.step % _MEASURED_EVERY == 0:
             self.replica.measure()
         while True:
@@ -234,6 +235,12 @@ class Driver:
             if isinstance(work, Compute | Commit | Leave | Reduce):
                 return work
             self._do(work)
+
+    def _measure(self, expense: Expense) -> None:
+        now_s = time.monotonic()
+        if self._entered_s and self._committed_s > self._entered_s:
+            expense.stepped(now_s - self._committed_s, now_s - self._entered_s)
+        self._entered_s = now_s
 
     def _next(self) -> Work:
         if not self._work.empty():
@@ -390,7 +397,7 @@ class Driver:
             StateRecalled(version=work.version, step=origin.step, digest=origin.root, size_bytes=size_bytes, seconds=seconds)
         )
         if self.depot.logbook is not None:
-            self.depot.logbook.renewal.loaded(seconds)
+            self.depot.logbook.expense.loaded(seconds)
         self._replay = (work.version, origin, time.monotonic()) if origin.records else None
         return Recalled(version=work.version)
 
@@ -419,7 +426,7 @@ class Driver:
             )
         )
         if self.depot.logbook is not None:
-            self.depot.logbook.renewal.replayed(origin.records, seconds)
+            self.depot.logbook.expense.replayed(origin.records, seconds)
         faultpoint("replayed", step=origin.through)
 
     def _load(self, work: Load) -> Event:

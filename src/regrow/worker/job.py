@@ -18,7 +18,6 @@ from regrow.core.order import Grid, mix
 from regrow.core.origin import mathematics
 from regrow.core.progress import Phase
 from regrow.core.records import Departed, Fact
-from regrow.core.renewal import Renewal
 from regrow.core.roster import Endpoint
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import faultpoint
@@ -35,6 +34,7 @@ from regrow.worker.depot import Depot
 from regrow.worker.dismissal import Dismissal
 from regrow.worker.drafting import Drafting
 from regrow.worker.driver import Driver
+from regrow.worker.expense import Expense
 from regrow.worker.guard import Guard
 from regrow.worker.logbook import Logbook
 from regrow.worker.mesh import Mesh
@@ -263,7 +263,7 @@ class Job:
             place.door.member,
             self._tracked.fingerprint(),
             place.door.log_bytes,
-            Renewal(time.monotonic() - place.began_s, size_bytes),
+            Expense(time.monotonic() - place.began_s, size_bytes),
             self._stamp,
             self._note,
             driver.save_again,

@@ -22,7 +22,7 @@ from regrow.core.listener import part_of
 from regrow.core.log import Part
 from regrow.core.progress import Phase
 from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogWaited
-from regrow.core.renewal import Renewal
+from regrow.core.renewal import renewal
 from regrow.core.roster import Member
 from regrow.core.saves import Urgency
 from regrow.shell.faultpoint import faultpoint
@@ -33,6 +33,7 @@ from regrow.state.log import Entry, placed
 from regrow.state.log_writer import LogWriter
 from regrow.state.memory import bytes_of
 from regrow.state.record import summary
+from regrow.worker.expense import Expense
 
 _AWAY_S = 30.0
 """A log that nobody holds for so long is written all the same: whoever waits for it keeps the others waiting."""
@@ -50,14 +51,14 @@ class Logbook:
         me: Member,
         root: str,
         limit_bytes: int,
-        renewal: Renewal,
+        expense: Expense,
         stamp: Stamp,
         note: Callable[[Fact], None],
         wish: Callable[[Urgency], None],
     ) -> None:
         """`root`: of the state as the script built it. `limit_bytes`: of the logs of all members of this host."""
         self.root = root
-        self.renewal = renewal
+        self.expense = expense
         self._writer = LogWriter.new(str(me), root)
         self._limit_bytes = limit_bytes
         self._stamp = stamp
@@ -127,12 +128,10 @@ class Logbook:
         limit_bytes, used_bytes = self._limit_bytes // count, self._writer.used_bytes
         self._measure(step, used_bytes, limit_bytes)
         base = self._base if self._base is not None else self._writer.oldest
-        why = ""
-        if 2 * used_bytes > limit_bytes:
-            why = f"{used_bytes / 1e6:.1f} MB of {limit_bytes / 1e6:.1f} MB of the log are in use"
-        elif base is not None:
-            why = self.renewal.due(step + 1 - base, total_bytes)
-        if why and not self._is_saving():
+        costs = self.expense.costs(total_bytes)
+        if base is None or costs is None or self._is_saving():
+            return
+        if (why := renewal(step + 1 - base, costs, used_bytes, limit_bytes)) is not None:
             self._note(BaseDue(step=step, why=why))
             self._wish(Urgency.DUE)
 
