@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from runs import Run, alone, prove, sparse, wait_for
+from coordinators import Coordinator
+from runs import LANES, Run, alone, prove, sparse, wait_for
 
+from regrow.core.lanes import lanes_in
 from regrow.core.origin import BEGINNING, LOGS
 from regrow.core.records import (
     BaseDue,
@@ -224,6 +226,57 @@ def test_a_job_grows_and_shrinks_and_loses_nothing(start: Start, reference: str)
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, deaths_of(run))
     assert run.facts(OriginTaken)[-1][1].through >= before, run.story()
+
+
+def test_a_stop_that_was_decided_is_not_lost(start: Start, digests: list[str]) -> None:
+    """All are killed when they have committed the step after which the job ends: it ends there, and does no other."""
+    faults = [part for name in ("r0", "r1", "r2") for part in ("--fault", f"{name}:passed:step=9:SIGKILL")]
+    run = start("--replicas", "3", *EVERY_STEP, *faults, script_args=("--stop-at", "9"))
+    assert run.wait() == 0, run.story()
+    prove(run, digests[10], deaths=Counter({"r0": 1, "r1": 1, "r2": 1}), steps=10)
+    assert redone(run) == [], run.story()
+
+
+def test_lanes_that_were_left_out_are_replayed_as_they_were(start: Start) -> None:
+    """Under shrink only the logs know which lanes a step was made of: computed again it would be another step."""
+    fault = ("--fault", "r1:forward:step=5:SIGKILL")
+    run = start("--replicas", "3", *EVERY_STEP, "--on-loss", "shrink", *fault, script_args=PACED)
+    wait_for(lambda: committed(run) >= 8, "eight steps")
+    before = committed(run)
+    kill_together(live_pids(run))
+    hurry(run)
+    assert run.wait() == 0, run.story()
+    commits: dict[int, set[int]] = {}
+    for _, fact in run.facts(Committed):
+        commits.setdefault(fact.step, set()).add(fact.digest)
+    assert all(len(found) == 1 for found in commits.values()) and sorted(commits) == list(range(STEPS)), run.story()
+    assert redone(run) == [] and run.check().returncode == 0, run.story()
+    assert run.facts(OriginTaken)[-1][1].through >= before and len(set(run.digests())) == 1, run.story()
+    left_out = {lane for _, fact in run.facts(Committed) for lane in range(LANES) if lane not in lanes_of(fact)}
+    assert left_out, "some lanes were left out"
+
+
+def lanes_of(fact: Committed) -> set[int]:
+    return set(lanes_in(node for nodes in fact.holdings for node in nodes))
+
+
+def test_killed_while_the_coordinator_is_away_no_step_is_lost(start: Start, tmp_path: Path, reference: str) -> None:
+    """It finds the loss when it is back."""
+    coordinator = Coordinator(tmp_path)
+    coordinator.start()
+    try:
+        run = start("--replicas", "2", *coordinator.arguments, *EVERY_STEP, run_dir=coordinator.run_dir, script_args=PACED)
+        wait_for(lambda: committed(run) >= 8, "eight steps")
+        coordinator.kill()
+        kill_together(live_pids(run))
+        before = committed(run)
+        coordinator.start()
+        hurry(run)
+        assert run.wait() == 0, run.story()
+        prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1}))
+        assert run.facts(OriginTaken)[-1][1].through >= before, run.story()
+    finally:
+        coordinator.end()
 
 
 def test_a_log_that_is_full_makes_room_by_a_save(start: Start, reference: str) -> None:

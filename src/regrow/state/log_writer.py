@@ -74,20 +74,16 @@ class LogWriter:
             return min((slot.step for slot in self._slots if slot.step is not None), default=None)
 
     def has_room(self, size_bytes: int, limit_bytes: int) -> bool:
-        """For a slot of this size, within this limit."""
-        with self._lock:
-            if any(_fits(slot, size_bytes) for slot in self._slots):
-                return True
-            useful = sum(slot.size_bytes for slot in self._slots if slot.step is not None)
-        return useful + size_bytes <= limit_bytes
+        """For a slot of this size, within this limit. What is free does not count: it is used, or its memory given back."""
+        return self.used_bytes + size_bytes <= limit_bytes
 
     def has_room_made(self, size_bytes: int, limit_bytes: int) -> bool:
         """May one more slot of this size be made within this limit? What is free counts: it has its memory."""
         return self.made_bytes + size_bytes <= limit_bytes
 
     def write(self, entry: Entry, tail: bytes, part: memoryview) -> int:
-        """The part, and what says so; the size that a slot needs for it. Digests and sizes are made here. InfraError where there
-        is no memory."""
+        """The part, and what says so; the size that a slot needs for it. Digests and sizes are made here. InfraError where
+        there is no memory."""
         entry = msgspec.structs.replace(
             entry,
             part_bytes=len(part),

@@ -95,7 +95,7 @@ class Logbook:
         step = work.record.step
         faultpoint("logging", step=step)
         self._wait_held(step)
-        tail, total_bytes = summary(result), result.buffer.numel()
+        tail, total_bytes = summary(result) if 0 in work.indices else b"", result.buffer.numel()
         size_bytes = 0
         for index in work.indices:
             start, stop = part_of(total_bytes, index, work.count)
