@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from coordinators import Coordinator
-from runs import LANES, Run, alone, prove, sparse, wait_for
+from runs import EVEN, LANES, Run, alone, prove, sparse, wait_for
 
 from regrow.core.lanes import lanes_in
 from regrow.core.origin import BEGINNING, LOGS
@@ -137,7 +137,7 @@ def is_stopped(pid: int) -> bool:
 @pytest.mark.parametrize("point", ["deposit", "depositing", "deposited"])
 def test_all_killed_while_they_save_lose_no_step(start: Start, reference: str, point: str) -> None:
     faults = [part for name in ("r0", "r1", "r2") for part in ("--fault", f"{name}:{point}:step=8:SIGKILL")]
-    run = start("--replicas", "3", *EVERY_STEP, "--memory-every", "4", *faults)
+    run = start("--replicas", "3", *EVEN, *EVERY_STEP, "--memory-every", "4", *faults)
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1, "r2": 1}))
     (taken,) = [fact for _, fact in run.facts(OriginTaken)]
