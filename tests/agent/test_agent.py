@@ -115,6 +115,15 @@ def test_kill_before_the_start_is_a_report_too(host: MakeHost) -> None:
     agent.close()
 
 
+def test_kill_of_one_whose_start_was_never_heard_is_a_report_too(host: MakeHost) -> None:
+    """A coordinator that has given it up waits for a proof that it is dead; and dead it stays."""
+    agent = host(WAITS)
+    agent.order("kill", "r0.0")
+    assert agent.gone("r0.0") == "was ended before it started: it was asked for"
+    agent.order("start", "r0.0")
+    agent.close()
+
+
 def test_close_leaves_no_process_not_even_one_in_a_session_of_its_own(host: MakeHost) -> None:
     agent = host(WITH_GRANDCHILD.replace("SESSION", "True"))
     agent.order("start", "r0.0")

@@ -163,7 +163,7 @@ def test_what_was_replayed_is_told_of_a_founding(job: Job) -> None:
     founding = job.saves()["founding"]
     assert (founding["step"], founding["records"], founding["replayed_s"]) == (50, 7, 1.5)
     words = (
-        "the job last began from step 57, from this host's memory as of step 50 and 7 records in the logs: 1.2 GB found in "
+        "the job last began from step 57, from this host's memory and 7 records after step 50: 1.2 GB found in "
         "500 ms, loaded in 250 ms, 7 steps replayed in 1.5 s"
     )
     assert words in job.text()

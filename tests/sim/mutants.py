@@ -666,7 +666,7 @@ class FreesTooEarly(Vault):
 class BeginsAgainUnproven(Vault):
     """L7: With nothing whole in memory the job begins again, whatever it had committed."""
 
-    def _is_provable(self) -> bool:
+    def _is_provable(self, beginning: Generation) -> bool:
         return True
 
 

@@ -135,6 +135,10 @@ class Agent:
 
     def kill(self, member: Member, why: str) -> None:
         """Its whole group: at once, or once the evidence of its hang is kept. The report comes when it is gone."""
+        if member not in self._started:
+            # The order to start it was lost with a line, and whoever gave it up waits for a proof that it is dead.
+            self._started.add(member)
+            self._workers[member] = _Worker(member=member, why=why)
         worker = self._workers.get(member)
         if worker is None:
             return

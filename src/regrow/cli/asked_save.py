@@ -134,9 +134,9 @@ class SaveWatch:
                 return f"the save of step {step} is void: {why}"
             case RosterMade() | VaultStarted() if not self._is_kept_since or isinstance(line.what, VaultStarted):
                 self.is_lost = not self.is_durable  # the wish may have gone with somebody
-            case OriginTaken(step=step):
-                self.step, self.is_lost = min(self.step, step), not self.is_durable
-                return f"every replica was lost, and the job goes on from step {step}"
+            case OriginTaken(through=through):
+                self.step, self.is_lost = min(self.step, through), not self.is_durable
+                return f"every replica was lost, and the job goes on from step {through}"
         return ""
 
     def told(self, run: str, why: str) -> AskedSave:

@@ -20,21 +20,20 @@ def founded(founding: Founding) -> str:
     """As what was decided when everybody was lost."""
     lost = founding.reached - founding.through
     back = f"{plural(lost, 'step')} back" if lost > 0 else "no step back"
-    told = f"nobody was left, and the job was founded again from step {founding.through}, {back}, from {_base(founding)}"
+    told = f"nobody was left, and the job was founded again from step {founding.through}, {back}, from {_source(founding)}"
     return f"{told} (roster {founding.roster}{_served(founding, ', ')}){_differences(founding)}"
 
 
 def origin(founding: Founding) -> str:
     """Which state, which tier served it, and how long that took."""
-    return f"step {founding.through}, from {_base(founding)}{_served(founding)}"
+    return f"step {founding.through}, from {_source(founding)}{_served(founding)}"
 
 
-def _base(founding: Founding) -> str:
-    """What was loaded, and what was replayed onto it."""
+def _source(founding: Founding) -> str:
+    """Where it lay."""
     if not founding.records:
         return founding.where
-    base = founding.where if founding.step == 0 else f"{founding.where} as of step {founding.step}"
-    return f"{base} and {plural(founding.records, 'record')} in the logs"
+    return f"{founding.where} and {plural(founding.records, 'record')} after step {founding.step}"
 
 
 def told_saves(saves: SaveStory, manner: Manner) -> Iterator[str]:

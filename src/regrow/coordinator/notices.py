@@ -1,7 +1,6 @@
 """What a coordinator tells people, in words."""
 
 from regrow.core.membership_effects import Founded, Granted, Lost, Made, Poisoned, Spared, Unfounded, WishTold
-from regrow.core.origin import Origin
 from regrow.core.roster import Member
 
 Notice = Made | Granted | Lost | Unfounded | Founded | Poisoned | Spared | WishTold
@@ -29,22 +28,16 @@ def told(notice: Notice) -> str:
     if isinstance(notice, Founded):
         origin = notice.origin
         lost = notice.reached - origin.through
-        back = f"{lost} step{'' if lost == 1 else 's'} are computed again" if lost > 0 else "no step is lost"
+        back = f"{lost} {'step is' if lost == 1 else 'steps are'} computed again" if lost > 0 else "no step is lost"
         others = f"; from here on it is another job: {'; '.join(notice.differences)}" if notice.differences else ""
-        return f"the job goes on from step {origin.through}, from {_base(origin)}: {back}{others}"
+        records = f"{origin.records} record{'' if origin.records == 1 else 's'} after step {origin.step}"
+        where = f"{origin.where} and {records}" if origin.records else origin.where
+        return f"the job goes on from step {origin.through}, from {where}: {back}{others}"
     if isinstance(notice, WishTold):
         why = f": {notice.why}" if notice.why else ""
         return f"{notice.wish}: {notice.state}{why}"
     waits = f"; the job waits: {notice.roster.waits}" if notice.roster.waits else ""
     return f"roster {notice.roster.version} ({notice.why}): {_names(notice.roster.members)}{waits}"
-
-
-def _base(origin: Origin) -> str:
-    """What is loaded, and what is replayed onto it."""
-    if not origin.records:
-        return origin.where
-    base = origin.where if origin.is_beginning else f"{origin.where} as of step {origin.step}"
-    return f"{base} and {origin.records} record{'' if origin.records == 1 else 's'} in the logs"
 
 
 def _names(members: tuple[Member, ...]) -> str:

@@ -17,6 +17,8 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     """The tier that served it."""
     reached: int
     """Every step below this one had been committed."""
+    records: int
+    """So many committed steps followed it in the logs, and were replayed."""
     differences: tuple[str, ...]
     """In which terms of its mathematics it is another job from here on."""
     size_bytes: int | None
@@ -28,6 +30,11 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     """So many committed steps followed it in the logs: the job went on behind them."""
     replayed_s: float | None = None
     """Until the slowest founder had been through them."""
+
+    @property
+    def through(self) -> int:
+        """The job went on at this step."""
+        return self.step + self.records
 
     @property
     def through(self) -> int:
@@ -51,6 +58,7 @@ def founding(chronicle: Chronicle, version: Version) -> Founding | None:
         step=taken.step,
         where=founds[0].where if founds else taken.where,
         reached=taken.reached,
+        records=taken.records,
         differences=taken.differences,
         size_bytes=max(sizes, default=None),
         found_s=founds[0].seconds if founds else None,

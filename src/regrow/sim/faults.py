@@ -71,10 +71,11 @@ _FOUNDING_POINTS = ("Unfounded", "Seek", "OriginCame", "Founded", "Recall", "Rec
 """What strikes jobs with a vault, and where."""
 _AT_LOGS = {
     "kill-all": 10,
+    "kill-members": 6,
     "kill": 6,
     "kill-several": 4,
     "accuse-last": 4,
-    "harm": 6,
+    "harm": 8,
     "late-word": 4,
     "last-wish": 3,
     "crash-coordinator": 2,
@@ -162,6 +163,8 @@ def _loss(chance: Chance, kind: str) -> Fault:
     point, is_own = chance.one_of(_LOG_POINTS), chance.happens(0.7)
     if kind == "late-word":
         point, is_own = "Reduce", True
+    if kind == "kill-members":
+        point, nth = chance.one_of((Grade.LOADS, Grade.REPLAYS, Grade.AUDITS)).name, chance.whole(1, 2)
     return Fault(kind=kind, point=point, nth=nth, at_self=is_own)
 
 
@@ -250,6 +253,8 @@ class Faults:
             case "accuse-last" if process is not None:
                 world.agent.accuse(process)
                 world.timeline.after(chance.between(0.1, 1.0), None, self._kill_all, False)
+            case "kill-members":
+                self._kill_all(False)
             case "kill-all":
                 self._kill_all(chance.happens(0.5))
                 if chance.happens(0.4):

@@ -151,6 +151,10 @@ class Agent:
 
     def _doom(self, member: Member, why: str) -> None:
         self._cancelled.add(member)
+        if member not in self._started:
+            self._started.add(member)  # the order to start it was lost with a line, and it is to be proven dead
+            self._report(Died(now=0.0, member=member, how="was ended before it started", clean=False))
+            return
         # Now and then the order takes long: what is to be killed lives on as a zombie and must be fenced without it.
         is_fast = member not in self._slow and self._world.chance.happens(0.7)
         delay_s = self._world.chance.soon_s() if is_fast else self._world.chance.between(1.0, 20.0)

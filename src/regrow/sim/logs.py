@@ -94,9 +94,11 @@ class Logs:
         self._written.clear()
 
     def tear(self) -> None:
-        """One part is harmed."""
+        """One part is harmed: of an old record, mostly, which others have followed."""
         if self._written:
-            self._written.remove(self._chance.one_of(self._written))
+            oldest = min(w.part.record.step for w in self._written)
+            old = [w for w in self._written if w.part.record.step == oldest]
+            self._written.remove(self._chance.one_of(old if self._chance.happens(0.7) else self._written))
 
     # For the checks
 

@@ -269,19 +269,18 @@ class Vault:
     def _begin_again(self, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
         """From what the job itself began from, where the logs show that no committed step is lost by that."""
         world = self._world
-        if not world.logs.root or not self._is_provable():
+        beginning = Generation(0, world.reference.states[0], world.reference, {})
+        if not world.logs.root or not self._is_provable(beginning):
             answer(None, {})
             return
-        self._answer(Generation(0, world.reference.states[0], world.reference, {}), BEGINNING, answer)
+        self._answer(beginning, BEGINNING, answer)
 
-    def _is_provable(self) -> bool:
-        return not self._has_kept and self._world.logs.chain(0, NO_VERSION).beyond is None
+    def _is_provable(self, beginning: Generation) -> bool:
+        return not self._has_kept and self._follow(beginning).beyond is None
 
     def _answer(self, found: Generation, where: str, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
         self._origins[found.root] = found
         chain = self._follow(found)
-        if chain.beyond is not None:
-            self._world.sights.see("a log spoke of steps behind one that was harmed")
         self._world.logs.found(chain)
         origin = Origin(step=found.step, root=found.root, where=where, records=len(chain.records))
         fact = OriginFound(step=found.step, root=found.root, where=where, size_bytes=8, seconds=0.0)
@@ -289,7 +288,10 @@ class Vault:
         answer(origin, mathematics(found.terms))
 
     def _follow(self, found: Generation) -> Chain:
-        return self._world.logs.chain(found.step, found.since)
+        chain = self._world.logs.chain(found.step, found.since)
+        if chain.beyond is not None:
+            self._world.sights.see("a log spoke of steps behind one that was harmed")
+        return chain
 
     def _found(self, step: int | None) -> Generation | None:
         whole = [each for each in (self.newest, self.durable) if each is not None and step in (None, each.step)]
