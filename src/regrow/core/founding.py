@@ -26,15 +26,8 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     """Until it was found, and in memory."""
     loaded_s: float | None
     """Until the slowest founder held it."""
-    records: int = 0
-    """So many committed steps followed it in the logs: the job went on behind them."""
     replayed_s: float | None = None
     """Until the slowest founder had been through them."""
-
-    @property
-    def through(self) -> int:
-        """The job went on at this step."""
-        return self.step + self.records
 
     @property
     def through(self) -> int:
@@ -63,6 +56,5 @@ def founding(chronicle: Chronicle, version: Version) -> Founding | None:
         size_bytes=max(sizes, default=None),
         found_s=founds[0].seconds if founds else None,
         loaded_s=max((fact.seconds for fact in recalled), default=None),
-        records=taken.records,
         replayed_s=max((fact.seconds for fact in chronicle.replayed.get(version, [])), default=None),
     )
