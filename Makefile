@@ -45,6 +45,8 @@ bench: setup
 	$(BIN)/python benchmarks/uneven.py
 	$(BIN)/python benchmarks/control.py
 	$(BIN)/python benchmarks/store.py
+	$(BIN)/python benchmarks/checkpoint.py runs/benchmark
+	$(BIN)/python benchmarks/saving.py runs/benchmark
 
 clean:
 	rm -rf $(VENV) runs

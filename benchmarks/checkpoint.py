@@ -7,6 +7,9 @@ of these ways, which alternate. A save is begun after an optimizer step and the 
     durable    from the call until the bytes are fsynced, while training goes on
     idle       the same, while nothing else runs
 
+A first save is that of a fresh Checkpointer with memory of its own: `prepared` after a call of restore(), which finds
+nothing and has memory made ready, as every script calls it; `unprepared` without. Three of each, in turns.
+
 The plain writer writes the same number of bytes from memory to an O_DIRECT file, 8 MiB at a time, and fsyncs. It takes turns
 with a save that is alone, in changing order.
 
@@ -23,6 +26,7 @@ import os
 import platform
 import shutil
 import statistics
+import subprocess
 import time
 import warnings
 from collections.abc import Callable
@@ -84,11 +88,12 @@ def synced(folder: Path) -> None:
 
 
 class Regrow:
-    def __init__(self, loop: Loop, folder: Path) -> None:
+    def __init__(self, loop: Loop, folder: Path, is_prepared: bool = True) -> None:
         self._loop = loop
-        self.checkpointer = Checkpointer(folder / "regrow", keep_last=1)
+        self.checkpointer = Checkpointer(folder, keep_last=1)
         self.objects = {"model": loop.model, "optimizer": loop.optimizer}
-        self.checkpointer.restore(**self.objects)
+        if is_prepared:
+            self.checkpointer.restore(**self.objects)
 
     def begin(self) -> None:
         self.checkpointer.save(self._loop.index, **self.objects)
@@ -178,6 +183,16 @@ def training(loop: Loop, way: Way) -> dict[str, float]:
     return {"blocked_s": blocked_s, "durable_s": way.finish()}
 
 
+def first_save(loop: Loop, folder: Path, is_prepared: bool) -> dict[str, float]:
+    way = Regrow(loop, folder, is_prepared)
+    for _ in range(3):
+        loop.step()  # memory is made ready beside them
+    found = training(loop, way)
+    way.checkpointer.close()
+    shutil.rmtree(folder)
+    return found
+
+
 def idle(loop: Loop, way: Way) -> float:
     loop.step()
     way.begin()
@@ -261,7 +276,7 @@ def main() -> None:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     args.folder.mkdir(parents=True)
     loop = Loop(args.layers)
-    regrow = Regrow(loop, args.folder)
+    regrow = Regrow(loop, args.folder / "regrow")
     scratch = args.folder / "other"
     ways: dict[str, Way] = {
         "regrow": regrow,
@@ -294,6 +309,11 @@ def main() -> None:
                 f"{number} {name:26} " + " ".join(f"{key} {each[-1]:.3f}" for key, each in times[name].items()), flush=True
             )
         print(f"{number} plain {plain_s[-1]:.3f}", flush=True)
+    written_bytes = sum(path.stat().st_size for path in (args.folder / "regrow").rglob("*") if path.is_file())
+    firsts: dict[str, list[dict[str, float]]] = {"prepared": [], "unprepared": []}
+    for _ in range(3):
+        for name, found in firsts.items():
+            found.append(first_save(loop, args.folder / "first", name == "prepared"))
     restores_s = []
     for _ in range(4):
         begun_s = time.monotonic()
@@ -306,13 +326,21 @@ def main() -> None:
         for name in sorted(memories, reverse=bool(number % 2)):
             memories_s[name].append(memories[name]())
     in_memory.close()
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    )
     figures = {
         "machine": {"cores": os.cpu_count(), "torch": torch.__version__, "kernel": platform.release()},
+        "commit": commit.stdout.strip(),
         "state_bytes": size_bytes,
+        "written_bytes": written_bytes,
         "rounds": args.rounds,
         "load": os.getloadavg()[0],
         "step_s": summary(steps_s),
-        "first_blocked_s": {name: each["blocked"][0] for name, each in times.items()},
+        "first": {
+            name: {key: summary([each[key] for each in found]) for key in ("blocked_s", "durable_s")}
+            for name, found in firsts.items()
+        },
         "later": {name: {key: summary(values[1:]) for key, values in each.items()} for name, each in times.items()},
         "plain_s": summary(plain_s[1:]),
         "restore_s": {"first": restores_s[0], **summary(restores_s[1:])},
@@ -326,7 +354,11 @@ def main() -> None:
     ours = figures["later"]["regrow"]
     figures["ratios"] = {
         "blocked to the best other": ours["blocked"]["median"] / best,
-        "first blocked to later": figures["first_blocked_s"]["regrow"] / ours["blocked"]["median"],
+        "first to later": {
+            f"{name} {key}": found[f"{key}_s"]["median"] / ours[key]["median"]
+            for name, found in figures["first"].items()
+            for key in ("blocked", "durable")
+        },
         "idle durable to plain writer": by_turns(times["regrow"]["idle"], plain_s),
         "restore to memcpy": figures["restore_s"]["median"] / figures["memcpy_s"]["median"],
         "restore from memory to memcpy": by_turns(memories_s["restore"], memories_s["memcpy"]),

@@ -4,7 +4,8 @@ One coordinator process with its real server, store (fsync included) and journal
 a second process by real sockets that come through the real door. Milliseconds, medians over deaths:
 
     floor      in turns with it: a bare loop writes as many bytes to as many sockets, and the members' process reads them
-    told       a member's sockets close and its agent reports it .. the last member has the new roster's bytes
+    told       a member's sockets close and its agent reports it .. the last member has the new roster's bytes; every member
+               has just said how fast it is, which the coordinator hears first
     applied    what one member takes to make the roster of them; each does so in its own process
     entered    every member says that it entered the new roster .. the coordinator has heard all of them
 
@@ -34,7 +35,7 @@ from control_coordinator import coordinate, shout
 from control_members import Crowd, Members
 
 from regrow.core.change import apply
-from regrow.core.messages import Amend, Beat, Entered, Exited, Push
+from regrow.core.messages import Amend, Beat, Entered, Exited, Push, Timed
 from regrow.core.roster import Member, Roster
 from regrow.wire.codec import decode
 from regrow.wire.framing import frame
@@ -103,6 +104,8 @@ class Job:
         self.kib_each = (bytes_after - self._bytes_before) / 1024 / count
 
     def death_ms(self, member: Member) -> dict[str, float]:
+        for number, other in enumerate(self.members.of):  # as now and then in a job that trains, and all at once
+            self.members.send(other, Timed(member=other, lane_s=1 + number % 10 / 100, step=self._roster.version.n))
         began = time.monotonic()
         self.members.die(member)
         self._pipe.send(Exited(member=member, how="killed by SIGKILL", clean=False, never_joined=False))

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from regrow.core.draft import Draft, draft
+from regrow.core.interval import CadenceConfig
 from regrow.core.records import SaveDurable, VaultEnded, VaultStarted
 from regrow.core.retention import Retention
 from regrow.core.roster import Version
@@ -27,6 +28,7 @@ from regrow.shell.vaulting import (
     Came,
     Deposit,
     Deposited,
+    Due,
     FromWorker,
     Kept,
     Lent,
@@ -105,8 +107,15 @@ class Host:
     """A custodian and its vault."""
 
     def __init__(
-        self, folder: Path, *places: Place, patience_s: float = DEADLINE_S, silence_s: float = DEADLINE_S, faults: str = ""
+        self,
+        folder: Path,
+        *places: Place,
+        patience_s: float = DEADLINE_S,
+        silence_s: float = DEADLINE_S,
+        cadence: CadenceConfig | None = None,
+        faults: str = "",
     ) -> None:
+        """With a `cadence` memory is on auto."""
         self.address = f"regrow-test-{secrets.token_hex(8)}"
         self.folder = folder
         setting = Setting(
@@ -116,6 +125,8 @@ class Host:
             patience_s=patience_s,
             shard_bytes=2 * TENSOR_BYTES,
             silence_s=silence_s,
+            paces_memory=cadence is not None,
+            cadence=cadence or CadenceConfig(),
             faults=faults,
         )
         self.said: list[str] = []
@@ -236,13 +247,19 @@ class Worker:
         self.line.send(msgspec.json.encode(message))
 
     def hear(self) -> ToWorker:
-        """But for words that only soothe."""
-        while True:
-            payload = self.line.receive(DEADLINE_S)
-            assert payload is not None, f"{self.member} waited {DEADLINE_S:g} s in vain"
-            message = msgspec.json.decode(payload, type=ToWorker)
-            if not isinstance(message, Waits):
-                return message
+        """But for words that only soothe, and what is said again and again."""
+        while isinstance(message := self._received(), Waits | Due):
+            pass
+        return message
+
+    def wait_due(self) -> None:
+        while not isinstance(self._received(), Due):
+            pass
+
+    def _received(self) -> ToWorker:
+        payload = self.line.receive(DEADLINE_S)
+        assert payload is not None, f"{self.member} waited {DEADLINE_S:g} s in vain"
+        return msgspec.json.decode(payload, type=ToWorker)
 
     def heard(self, kind: type[T]) -> T:
         message = self.hear()

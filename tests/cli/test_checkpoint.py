@@ -355,7 +355,7 @@ def test_the_help_lists_the_exit_codes(tmp_path: Path) -> None:
     text = regrow("checkpoint", "--help", cwd=tmp_path).stdout
     assert re.findall(r"^    (\d+) {2,}\S", text, re.MULTILINE) == ["0", "1", "2", "4"]
     commands = re.findall(r"^  (\w+)  ", text.partition("Commands:")[2], re.MULTILINE)
-    assert commands == ["export", "list", "now", "prune", "show", "verify"]
+    assert commands == ["advise", "export", "list", "now", "prune", "show", "verify"]
 
 
 def test_long_work_tells_how_far_it_is_in_plain_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from regrow.cli.keeping import Keeping, keeping_options
+from regrow.core.interval import CadenceConfig
 from regrow.core.retention import Retention
 from regrow.shell.vaulting import Place
 
@@ -36,7 +37,7 @@ def test_places_are_absolute_and_have_an_interval_each(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     near, far = ("--checkpoint", "near"), ("--checkpoint", f"file://{tmp_path}/far")
     one, other = str(tmp_path / "near"), str(tmp_path / "far")
-    by_default = tuple(Place(url=url, every=100, retention=NONE) for url in (one, other))
+    by_default = tuple(Place(url=url, every=0, retention=NONE) for url in (one, other))
     assert told(*near, *far).places == by_default and told(*near, *far).keeps
     shared = told(*near, *far, "--checkpoint-every", 7).places
     assert [place.every for place in shared] == [7, 7]
@@ -60,6 +61,24 @@ def test_logs_keep_the_state_without_any_interval() -> None:
     found = told("--every-step")
     assert found.keeps and (found.places, found.memory_every, found.log_bytes) == ((), 0, 1024 * 10**6)
     assert told("--every-step", "--log-mb", 64).log_bytes == 64 * 10**6
+
+
+def test_what_is_on_auto_follows_what_was_said_of_losses_and_costs(tmp_path: Path) -> None:
+    by_default = told("--checkpoint", tmp_path)
+    assert by_default.paces_memory and by_default.cadence == CadenceConfig(overhead=0.01, mtbf_s=None)
+    found = told("--memory-every", "auto", "--overhead", "0.5 %", "--mtbf", "3h")
+    assert found.keeps and found.paces_memory and (found.places, found.memory_every) == ((), 0)
+    assert found.cadence == CadenceConfig(overhead=0.005, mtbf_s=10_800.0)
+
+
+def test_fixed_intervals_and_auto_go_together(tmp_path: Path) -> None:
+    both = ("--checkpoint", tmp_path / "a", "--checkpoint", tmp_path / "b")
+    mixed = told(*both, "--checkpoint-every", "auto", "--checkpoint-every", 50)
+    assert [place.every for place in mixed.places] == [0, 50] and mixed.paces_memory
+    fixed = told(*both, "--checkpoint-every", 50)
+    assert not fixed.paces_memory and fixed.memory_every == 0
+    assert told(*both, "--checkpoint-every", 50, "--memory-every", "auto").paces_memory
+    assert not told(*both, "--memory-every", 7).paces_memory
 
 
 def test_a_job_begins_from_the_newest_state_or_from_a_step(tmp_path: Path) -> None:

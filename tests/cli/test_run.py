@@ -110,6 +110,10 @@ assert "torch" not in sys.modules
         (["--replicas", "2", "--checkpoint-every", "5", "train.py"], "--checkpoint-every without --checkpoint: say where"),
         (["--replicas", "2", "--log-mb", "5", "train.py"], "--log-mb without --every-step: say that each committed step"),
         (["--replicas", "2", "--keep-gb", "5", "train.py"], "--keep-gb without --checkpoint: say where"),
+        (["--replicas", "2", "--memory-every", "0", "train.py"], "0 is neither auto nor a number of steps"),
+        (["--replicas", "2", "--memory-every", "auto", "--mtbf", "3", "train.py"], "--mtbf 3: write a time with its unit"),
+        (["--replicas", "2", "--checkpoint", "c", "--overhead", "1", "train.py"], "--overhead 1: write a share of the time"),
+        (["--replicas", "2", "--memory-every", "5", "--mtbf", "3h", "train.py"], "--mtbf where no save is on auto"),
         (["--replicas", "2", "--memory-every", "5", "--resume", "latest", "train.py"], "--resume without --checkpoint"),
         (
             ["--replicas", "2", "--checkpoint", "c", *["--checkpoint-every", "5"] * 2, "train.py"],

@@ -15,9 +15,11 @@ from command import regrow
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, RunDir
 from regrow.cli.save_status import LogStatus
+from regrow.core.interval import Interval, Loss, Toil
 from regrow.core.records import (
     Committed,
     Fact,
+    IntervalChosen,
     JobEnded,
     LogMeasured,
     OriginFound,
@@ -116,6 +118,35 @@ def test_a_tier_that_fails_says_why_until_it_has_a_newer_state(job: Job) -> None
     assert words not in job.text()
     job.note("vault", SaveFailed(step=20, url=FAR, attempt=9, why="timed out", is_final=True))
     assert "the save of step 20 failed (given up): timed out" in job.text()
+
+
+def interval(where: str, **more: Any) -> IntervalChosen:
+    toil = Toil(cost_s=0.08, durable_s=4.0, is_known=True)
+    loss = Loss(mtbf_s=86_400.0, basis="assumed", seen_s=600.0)
+    chosen = Interval(seconds=118.0, bound="optimum", toil=toil, loss=loss, overhead=0.01)
+    return IntervalChosen(where=where, every=0, interval=msgspec.structs.replace(chosen, **more))
+
+
+def test_the_interval_of_each_tier_is_told_with_its_reasons(job: Job) -> None:
+    losses = Loss(mtbf_s=7200.0, basis="measured", count=2, seen_s=21_600.0)
+    job.note("vault", IntervalChosen(where=NEAR, every=50), interval("memory"), interval(FAR, copies=3, bound="tier"))
+    assert [tier["interval"]["every"] for tier in job.saves()["tiers"]] == [0, 50, 0]
+    assert job.saves()["tiers"][0]["interval"]["interval"]["seconds"] == 118.0
+    text = job.text()
+    assert (
+        "every 1 min 58 s: a save costs training 80 ms, and the least time is lost so where everything is lost once in 24 "
+        "h, an assumption: nothing was lost in 10 min; 0.068 % of training"
+    ) in text
+    assert "every 50 steps, as it was said" in text
+    assert (
+        "every 1 min 58 s (one of 3 copies in memory): a state takes 4.0 s until it is safe there, and as long is left free "
+        "after each; "
+    ) in text
+    job.note("vault", interval("memory", loss=losses), interval(FAR, bound="budget"), interval(NEAR, bound="limit"))
+    text = job.text()
+    assert "everything is lost once in 2 h, by 2 losses in 6 h" in text
+    assert "a save costs training 80 ms, which may be 1 % of the time and no more" in text
+    assert "no interval is longer, though a save costs training 80 ms" in text
 
 
 def test_without_a_vault_nothing_is_saved_and_that_is_told(job: Job) -> None:

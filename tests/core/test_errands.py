@@ -86,6 +86,19 @@ def test_a_guess_from_another_position_is_another_errand() -> None:
     assert orders == [Ask(worker=0, errand=right)] and forgotten == {guess}
 
 
+def test_what_is_only_wanted_makes_room_for_what_is_needed() -> None:
+    desk = Errands(workers=2, ahead=1, keeps_lanes=True)
+    desk.want(errands(0))
+    desk.lost(0)
+    desk.want(errands(2))
+    desk.lost(desk.holder(Errand(0, 2, 0)) or 0)
+    desk.want(errands(0))
+    desk.want(errands(6, 1))
+    assert [desk.holder(Errand(0, lane, 0)) for lane in (0, 6)] == [0, 0]
+    orders, _ = desk.want(errands(2, 6))
+    assert orders == [Drop(worker=0, errand=Errand(0, 6, 0)), Ask(worker=0, errand=Errand(0, 2, 0))]
+
+
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.booleans())
 def test_what_is_needed_is_ready_or_under_way_and_held_by_one(
     data: st.DataObject, workers: int, ahead: int, keeps_lanes: bool

@@ -22,8 +22,8 @@ from regrow.core.membership_effects import (
     Unfounded,
 )
 from regrow.core.membership_events import Died, OriginCame, StopRequested, WishCame
-from regrow.core.messages import CaughtUp, Ending, Entered, Released, StatelessFound, Stop
-from regrow.core.origin import Origin
+from regrow.core.messages import CaughtUp, Contract, Ending, Entered, Released, StatelessFound, Stop
+from regrow.core.origin import STREAMS, Origin
 from regrow.core.progress import Place
 from regrow.core.roster import Member, Roster, Version
 from regrow.core.wishes import Wish
@@ -118,6 +118,15 @@ def test_other_mathematics_are_taken_by_the_operators_word_and_said() -> None:
     office = Office(config=msgspec.structs.replace(RESUMES, new_mathematics=True))
     office.hears(*map(join, (A, B, C)))
     assert founded(office.answered(1, dropout="0.3")).differences == ("dropout is 0.1, it was saved with 0.3",)
+
+
+def test_streams_of_other_lanes_are_refused_even_so() -> None:
+    office = Office(config=msgspec.structs.replace(RESUMES, new_mathematics=True))
+    contract = Contract(terms={"data": STREAMS, "lanes": "6"})
+    office.hears(*(msgspec.structs.replace(join(member), contract=contract) for member in (A, B, C)))
+    effects = office.answered(1, data=STREAMS, lanes="4")
+    assert ends(effects) == ["failed"] and rosters(effects) == []
+    assert "lanes is 6, it was saved with 4" in str(effects[-1])
 
 
 def test_late_and_double_answers_change_nothing() -> None:

@@ -7,9 +7,23 @@ from test_attendance import DIGEST, V1, V2, A, B, Story, roster, row, stated
 
 from regrow.core.attendance import Task
 from regrow.core.boundary import Pass, Row, verdict
-from regrow.core.effects import Bound, Commit, Leave, Save, Tell
-from regrow.core.events import Bounded, Broken, Exchanged, Formed, LaneDone, Reduced, RosterPushed, SaveWished, StepEntered
+from regrow.core.effects import Adopt, Bound, Commit, Leave, Save, Tell
+from regrow.core.events import (
+    Bounded,
+    Broken,
+    Exchanged,
+    Formed,
+    LaneDone,
+    Recalled,
+    Reduced,
+    RosterPushed,
+    SaveDue,
+    SaveWished,
+    StepEntered,
+)
+from regrow.core.lanes import Node
 from regrow.core.messages import Left
+from regrow.core.origin import Origin
 from regrow.core.roster import Version
 from regrow.core.saves import Urgency, is_due, takes
 from regrow.core.saving import Saving
@@ -67,6 +81,19 @@ def test_a_wish_is_kept_until_a_verdict_decides_a_save() -> None:
     saving.decide(ROSTER, passing(Urgency.ASKED))
     assert saving.stated(1, 20) is Urgency.NONE
     assert saving.enter(2, 20) == [saved(2, Urgency.ASKED)] and saving.enter(3, 20) == []
+
+
+def test_what_is_due_is_wished_once_however_often_it_is_said() -> None:
+    """A save that is decided may not be on its way for long: the script evaluates between two steps."""
+    saving = Saving(())
+    saving.due()
+    saving.due()
+    assert saving.stated(0, 20) is Urgency.DUE
+    saving.decide(ROSTER, passing(Urgency.DUE))
+    saving.due()
+    assert saving.enter(1, 20) == [saved(1)] and saving.stated(1, 20) is Urgency.NONE
+    saving.due()
+    assert saving.stated(1, 20) is Urgency.DUE
 
 
 def test_where_members_part_nothing_is_saved_and_the_wish_is_everybodys() -> None:
@@ -144,8 +171,55 @@ def test_whoever_missed_a_verdict_wishes_a_save() -> None:
     assert story.member.task is Task.BUSY
 
 
+def test_whoever_is_left_alone_with_the_state_wishes_a_save_once() -> None:
+    story = keeping(every=()).seated()
+    story.hears(LaneDone(lane=0), LaneDone(lane=1))
+    story.hears(RosterPushed(roster=roster(V2, A)), Broken(version=V1, why=""), Formed(version=V2))
+    adopt, *_ = story.hears(Exchanged(version=V2, table=(stated(A, attempt=V1, held=(Node(0, 2),), last=4),)))
+    assert isinstance(adopt, Adopt) and adopt.is_guarded
+    for step, wish in ((0, Urgency.DUE), (1, Urgency.NONE)):
+        story.hears(*(LaneDone(lane=lane) for lane in range(2 if step == 0 else 0, 4)))
+        (bound,) = story.hears(Reduced(version=V2, digest=DIGEST))
+        assert isinstance(bound, Bound) and bound.row.save is wish, "not again before the roster changes"
+        story.hears(Bounded(version=V2, rows=(bound.row,)))
+        saves = [effect for effect in story.hears(StepEntered()) if isinstance(effect, Save)]
+        assert saves == [Save(step=1, version=V2, members=(A,), urgency=Urgency.DUE)] * (step == 0)
+
+
+def test_one_that_is_not_alone_or_has_no_vault_guards_nothing() -> None:
+    story = keeping(every=())
+    story.hears(StepEntered(), RosterPushed(roster=ROSTER), Formed(version=V1))
+    adopt, *_ = story.hears(Exchanged(version=V1, table=(stated(A, last=4), stated(B, last=4))))
+    assert isinstance(adopt, Adopt) and not adopt.is_guarded
+    assert not Saving(None).guard()
+
+
+def test_whoever_has_just_recalled_the_state_has_a_copy_already() -> None:
+    story = keeping(every=())
+    alone = msgspec.structs.replace(roster(V1, A), origin=Origin(step=2, root="ab", where="memory"))
+    story.hears(StepEntered(), RosterPushed(roster=alone), Formed(version=V1), Recalled(version=V1))
+    adopt, *_ = story.hears(Exchanged(version=V1, table=(stated(A, 2, last=4),)))
+    assert isinstance(adopt, Adopt) and not adopt.is_guarded
+
+
 def test_a_void_save_is_wished_again_at_the_next_boundary() -> None:
     story = keeping(every=()).seated()
     story.hears(SaveWished(urgency=Urgency.DUE), LaneDone(lane=0), LaneDone(lane=1))
     (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
     assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
+
+
+def test_a_tier_that_is_due_is_wished_a_save_at_the_next_boundary() -> None:
+    story = keeping(every=()).seated()
+    story.hears(SaveDue(), LaneDone(lane=0), LaneDone(lane=1))
+    (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.DUE
+
+
+def test_whoever_takes_no_part_yet_wishes_nothing_that_is_due() -> None:
+    """A spare would keep the wish for as long as it waits, and have a state saved that nobody wants when it takes over."""
+    story = keeping(every=())
+    story.hears(SaveDue())
+    story.seated().hears(LaneDone(lane=0), LaneDone(lane=1))
+    (bound,) = story.hears(Reduced(version=V1, digest=DIGEST))
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.NONE

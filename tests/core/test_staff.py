@@ -1,10 +1,15 @@
 """Who is to work: places, and what becomes of each replica."""
 
+from collections.abc import Callable
+
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regrow.core.staff import Staff, found
 
+COUNT = 1000
 THREE = found(("r0", "r1", "r2"), 0)
 
 
@@ -134,3 +139,33 @@ def _is_sound(staff: Staff) -> None:
     assert len(set(staff.places)) == len(staff.places) <= max(staff.target, 1)
     assert set(staff.places) <= set(staff.names)
     assert not set(staff.leaving) & set(staff.moving)
+
+
+class Name(str):
+    """Counts how often any name is held against another."""
+
+    looks = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Name.looks += 1
+        return str.__eq__(self, other)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda staff, there: staff.cast(there),
+        lambda staff, there: staff.wanted(there),
+        lambda staff, there: staff.scaled(COUNT // 2, there).trimmed(1, there),
+        lambda staff, there: staff.losing("r7"),
+    ],
+    ids=["cast", "wanted", "scaled", "losing"],
+)
+def test_thousands_are_not_each_held_against_all_the_others(decide: Callable[[Staff, frozenset[str]], object]) -> None:
+    names = tuple(Name(f"r{number}") for number in range(COUNT))
+    staff, there = found(names[:-2], 0), frozenset(names[2:])
+    staff = msgspec.structs.replace(staff, names=names)
+    Name.looks = 0
+    decide(staff, there)
+    assert Name.looks < 20 * COUNT

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -71,8 +72,10 @@ def test_files_named_in_the_documents_exist() -> None:
 
 def test_every_source_file_is_on_the_map_once() -> None:
     listed = [cells[0].strip("`") for cells in rows("docs/map.md") if cells[0].startswith("`src/")]
-    files = [str(file.relative_to(ROOT)) for file in (ROOT / "src" / "regrow").rglob("*.py")]
-    assert sorted(listed) == sorted(files)
+    files = {str(file.relative_to(ROOT)) for file in (ROOT / "src" / "regrow").rglob("*.py")}
+    assert sorted(files - set(listed)) == [], "not on the map"
+    assert sorted(set(listed) - files) == [], "on the map, and not there"
+    assert sorted(name for name, count in Counter(listed).items() if count > 1) == [], "on the map more than once"
 
 
 def test_the_maps_rooms_are_those_that_import_linter_holds() -> None:

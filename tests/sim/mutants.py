@@ -8,9 +8,9 @@ import msgspec
 from regrow.core.ahead import Result
 from regrow.core.attendance import Attendance, Task
 from regrow.core.boundary import Pass
-from regrow.core.effects import Commit, Effect, Exchange, Hear, Hush, Log, Save, Snap
+from regrow.core.effects import Adopt, Commit, Effect, Exchange, Hear, Hush, Log, Save, Snap
 from regrow.core.events import Event, Formed, Reduced, SaveWished
-from regrow.core.lanes import lanes_in
+from regrow.core.lanes import Node, lanes_in
 from regrow.core.listener import Heard, Listener, Record
 from regrow.core.listening import Listening
 from regrow.core.log import Chain, follow
@@ -501,6 +501,13 @@ class LeavesWithoutSaving(Attendance):
         return []
 
 
+class LeavesItsCopyUnsaved(Attendance):
+    """S8: Alone with the state, waits for the interval like anybody else."""
+
+    def _adopt(self, roster: Roster, resolution: Resolution, drop: tuple[Node, ...] = ()) -> Adopt:
+        return Adopt(resolution=resolution, drop=drop)
+
+
 class LendsTheNewest(Vault):
     """S4: A new save begins in the memory of the last one that is whole."""
 
@@ -751,6 +758,7 @@ MUTANTS: dict[str, Rules] = {
             ForgetsVoidSaves,
             DropsItsWishWhereMembersPart,
             LeavesWithoutSaving,
+            LeavesItsCopyUnsaved,
             BeginsWithItsOwnWeights,
             LogsAfterItsRow,
             LogsAtBoundariesAlone,

@@ -15,6 +15,7 @@ import msgspec
 
 from regrow.agent.gathering import Gathering, Key, key_of
 from regrow.agent.generation import Generation, Label, free, freest, newest
+from regrow.agent.pacing import Pacing
 from regrow.agent.patience import begun
 from regrow.agent.seeking import Found
 from regrow.agent.tier import Post, Tier
@@ -53,6 +54,7 @@ class Keeping:
         term: int,
         begins: bool,
         journal: Journal,
+        pacing: Pacing,
         post: Post,
         voices: Voices,
     ) -> None:
@@ -67,6 +69,7 @@ class Keeping:
         self._lost: dict[int, str] = {}
         """Last saves that are void, and why, by their steps."""
         self._journal = journal
+        self._pacing = pacing
         self._post = post
         self._voices = voices
         self._gathering: Gathering | None = None
@@ -87,6 +90,11 @@ class Keeping:
     def is_crowded(self) -> bool:
         """A save waits for an arena."""
         return self._gathering is not None and self._gathering.generation is None
+
+    @property
+    def is_ready(self) -> bool:
+        """A save that is wished now would be given an arena at once."""
+        return not self.is_busy and not self._takes and bool(free(self.generations))
 
     def soothe(self) -> None:
         """Whoever waits hears why, and that somebody is there."""
@@ -121,6 +129,7 @@ class Keeping:
     # Portions
 
     def foresee(self, size_bytes: int) -> None:
+        self._pacing.begin()
         self._foreseen_bytes = max(self._foreseen_bytes, size_bytes)
         self.provide()
 
@@ -134,6 +143,8 @@ class Keeping:
             if gathering is not None:
                 self.void(f"step {deposit.step} is to be saved, and portions of this one have not come")
             gathering = self._gathering = Gathering(deposit, time.monotonic())
+            if not gathering.is_last:
+                self._pacing.gathers(deposit.step, deposit.members)
         elif misfit := gathering.misfit(deposit):
             self.void(misfit)
             return
@@ -262,16 +273,17 @@ class Keeping:
         self._digesting.remove(gathering.key)
         root = done.result()
         faultpoint("vault-whole", step=step)
-        takers = [tier for tier in self.tiers if tier.takes(step, urgency)]
+        takers = [tier for tier in self.tiers if tier.takes(step, urgency, gathering.begun_s)]
         for tier in takers:
             tier.last = step
+            self._pacing.took(tier.place, gathering.begun_s)
         self._saved_term = self.term
         draft = msgspec.structs.replace(draft, step=step, term=self.term)
         self.label(generation, draft, root, gathering.key[1], tuple(tier.number for tier in takers))
         faultpoint("vault-kept", step=step)
         seconds = time.monotonic() - gathering.begun_s
         self._lost = {lost: why for lost, why in self._lost.items() if lost > step}
-        self._journal.write(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
+        self._pacing.note(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
         self._voices.workers(Kept(step=step))
         for tier in takers:
             tier.persist(draft, generation)

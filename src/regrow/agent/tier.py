@@ -3,11 +3,12 @@
 What it has not made durable keeps its generation: two tiers that are behind make the next save wait, and nothing is dropped.
 """
 
+import math
 import time
 from collections.abc import Callable
 
 from regrow.agent.generation import Generation
-from regrow.core import saves
+from regrow.agent.pacing import Pacing
 from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import InfraError, StateError
@@ -33,6 +34,7 @@ class Tier:
         patience_s: float,
         faults: str,
         journal: Journal,
+        pacing: Pacing,
         post: Post,
         say: Callable[[Said], None],
         freed: Callable[[], None],
@@ -47,6 +49,7 @@ class Tier:
         self._patience_s = patience_s
         self._faults = faults
         self._journal = journal
+        self._pacing = pacing
         self._post = post
         self._say = say
         self._freed = freed
@@ -59,8 +62,12 @@ class Tier:
     def is_idle(self) -> bool:
         return not self._open
 
-    def takes(self, step: int, urgency: Urgency) -> bool:
-        return saves.takes(step, self.place.every, self.last, urgency)
+    def takes(self, step: int, urgency: Urgency, made_s: float = -math.inf) -> bool:
+        """A state whose copy was begun at that time. On auto it takes one after the other: a place that is behind is given
+        more by an operator alone, or by a job that ends."""
+        if not self.place.every and urgency < Urgency.ASKED and self._open:
+            return False
+        return self._pacing.takes(self.place, step, self.last, urgency, made_s)
 
     def persist(self, draft: Draft, generation: Generation) -> None:
         """Until it is durable or given up, the generation is wanted."""
@@ -85,7 +92,7 @@ class Tier:
 
     def tried(self, step: int, attempt: int, why: str) -> None:
         """From the keeper's thread."""
-        self._note(SaveFailed(step=step, url=self.place.url, attempt=attempt, why=why, is_final=False))
+        self._journal.write(SaveFailed(step=step, url=self.place.url, attempt=attempt, why=why, is_final=False))
         if self._told != step:
             self._told = step
             self._tell(f"checkpoint: {why}")
@@ -102,7 +109,7 @@ class Tier:
         self._open.discard(draft.step)
         if isinstance(outcome, Pointer):
             self.failures.clear()
-            self._note(
+            self._pacing.note(
                 SaveDurable(
                     step=draft.step,
                     url=self.place.url,
@@ -115,12 +122,9 @@ class Tier:
         else:
             why = f"{self.place.url}: {outcome}"
             self.failures.append(why)
-            self._note(SaveFailed(step=draft.step, url=self.place.url, attempt=0, why=str(outcome), is_final=True))
+            self._pacing.note(SaveFailed(step=draft.step, url=self.place.url, attempt=0, why=str(outcome), is_final=True))
             self._say(Said(text=f"checkpoint given up: {why}. Training goes on"))
         self._freed()
-
-    def _note(self, fact: SaveDurable | SaveFailed) -> None:
-        self._journal.write(fact)
 
     def _tell(self, text: str) -> None:
         said = Said(text=text)

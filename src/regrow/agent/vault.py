@@ -26,6 +26,7 @@ from regrow.agent.generation import PLACES, Generation
 from regrow.agent.keeping import Keeping, Voices
 from regrow.agent.logs import Logs, close
 from regrow.agent.opening import opened
+from regrow.agent.pacing import Pacing
 from regrow.agent.patience import begun
 from regrow.agent.recalling import Recalling
 from regrow.agent.reception import Reception
@@ -55,6 +56,7 @@ from regrow.shell.vaulting import (
     LogHeld,
     LogOpens,
     Opened,
+    Paid,
     Recall,
     Said,
     Seek,
@@ -120,8 +122,9 @@ class Vault:
         self._is_over = False
         self._reception = Reception(self._selector, self._post, self._heard, lambda member: self._keeping.gone(member))
         faults = "" if setting.incarnation else setting.faults  # writers count anew with each vault
+        self._pacing = Pacing(setting, self._journal, self._reception.tell_all, lambda: self._is_free)
         tiers = [
-            Tier(n, place, setting.patience_s, faults, self._journal, self._post, self._tell, self._freed)
+            Tier(n, place, setting.patience_s, faults, self._journal, self._pacing, self._post, self._tell, self._freed)
             for n, place in enumerate(setting.places)
         ]
         voices = Voices(
@@ -131,7 +134,9 @@ class Vault:
             has_line=self._reception.has_line,
             kept=lambda step: self._logs.outgrow(step),
         )
-        self._keeping = Keeping(generations, tiers, setting.term, setting.begins, self._journal, self._post, voices)
+        self._keeping = Keeping(
+            generations, tiers, setting.term, setting.begins, self._journal, self._pacing, self._post, voices
+        )
         self._logs = Logs(logs, self._tell)
         self._recalling = Recalling(generations, self._logs, self._post, self._reception.tell)
 
@@ -149,6 +154,7 @@ class Vault:
                 key.data(ready)
             self._run_posted()
             self._keeping.soothe()
+            self._pacing.look()
             self._show_life()
             self._see_to_the_end()
 
@@ -160,7 +166,14 @@ class Vault:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
+        if (pause_s := self._pacing.pause_s()) is not None:
+            pauses_s.append(pause_s)
         return max(0.0, min(pauses_s))
+
+    @property
+    def _is_free(self) -> bool:
+        """For another save: nobody wants anything else."""
+        return self._seek is None and self._finish_s is None and self._keeping.is_ready
 
     def _show_life(self) -> None:
         now_s = time.monotonic()
@@ -238,6 +251,8 @@ class Vault:
                 self._keeping.deposit(member, message)
             case Deposited(step=step, version=version, index=index, why=why):
                 self._keeping.deposited(member, (step, version), index, why)
+            case Paid(step=step, seconds=seconds):
+                self._pacing.paid(member, step, seconds)
             case Recall():
                 self._recalling.recall(member, message)
             case LogOpens():
@@ -304,7 +319,7 @@ class Vault:
             self._tell(Sought(origin=None, mathematics={}, why=report.why))
             return
         draft = self._keeping.begin_from(found, report.newest_term)
-        self._journal.write(
+        self._pacing.note(
             OriginFound(
                 step=draft.step, root=found.root, where=found.where, size_bytes=draft.size_bytes, seconds=found.seconds
             )

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import msgspec
 
+from regrow.cli.advise import advise_
 from regrow.cli.asked_save import now
 from regrow.cli.conclusion import INFRA, USAGE
 from regrow.cli.gauge import Gauge, size
@@ -96,7 +97,7 @@ _step = click.option("--step", type=click.IntRange(min=0), metavar="N", help="Of
 
 @click.group("checkpoint")
 def checkpoint() -> None:
-    """Checkpoints: list, check, export and remove them, or have a running job save one now.
+    """Checkpoints: list, check, export and remove them, have a running job save one now, or compute when to save.
 
     They lie in a folder, or at an address such as s3://bucket/run1. Name a run directory instead, and list, verify and prune
     go through all places of that job, while show and export choose the newest from the nearest place that has it.
@@ -111,6 +112,7 @@ def checkpoint() -> None:
 
 
 checkpoint.add_command(now)
+checkpoint.add_command(advise_)
 
 
 @checkpoint.command("list")

@@ -12,12 +12,13 @@ from typing import Any
 import click
 import msgspec
 
+from regrow.cli.amounts import seconds, share, steps
 from regrow.core.errors import ConfigError
+from regrow.core.interval import CadenceConfig
 from regrow.core.retention import Retention
 from regrow.shell.vaulting import Place
 from regrow.state.stores import open_store
 
-_EVERY = 100
 _LOG_MB = 1024
 _GB, _MB = 10**9, 10**6
 
@@ -26,7 +27,10 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...] = ()
     """Nearest first."""
     memory_every: int = 0
-    """In steps; 0: a state is taken into memory only on its way to a place."""
+    """In steps; 0: a state is taken into memory only on its way to a place, or on auto."""
+    paces_memory: bool = False
+    """The copy in memory is on auto."""
+    cadence: CadenceConfig = CadenceConfig()
     log_bytes: int = 0
     """Of the logs of an every-step job; 0: it is none."""
     shard_bytes: int = 256 * _MB
@@ -39,7 +43,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keeps(self) -> bool:
         """Does the state outlive the replicas?"""
-        return bool(self.places or self.memory_every or self.log_bytes)
+        return bool(self.places or self.memory_every or self.paces_memory or self.log_bytes)
 
 
 _DEFAULT = Keeping()
@@ -55,16 +59,28 @@ _OPTIONS = (
     click.option(
         "--checkpoint-every",
         "intervals",
-        type=click.IntRange(min=1),
+        type=steps,
         multiple=True,
-        metavar="N",
-        help=f"So many steps from one to the next. Once: for all; else one for each --checkpoint. Default: {_EVERY}.",
+        metavar="auto|N",
+        help="So many steps from one to the next, or as --overhead and --mtbf ask. Once: for all; else one for each "
+        "--checkpoint. Default: auto.",
     ),
     click.option(
         "--memory-every",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="A copy in this host's memory every N steps, which outlives all replicas. Default: only for checkpoints.",
+        type=steps,
+        metavar="auto|N",
+        help="A copy in this host's memory every N steps, or on auto, which outlives all replicas. Default: auto where a "
+        "--checkpoint is; else only on the way to one.",
+    ),
+    click.option(
+        "--overhead",
+        metavar="SHARE",
+        help=f"Saves on auto are to cost training no more than this. Default: {_DEFAULT.cadence.overhead * 100:g}%.",
+    ),
+    click.option(
+        "--mtbf",
+        metavar="TIME",
+        help="The mean time between losses of all replicas, e.g. 3h, for saves on auto. Default: by what is seen.",
     ),
     click.option(
         "--every-step",
@@ -134,6 +150,8 @@ def keep(
     urls: Sequence[str],
     intervals: Sequence[int],
     memory_every: int | None,
+    overhead: str | None,
+    mtbf: str | None,
     every_step: bool,
     log_mb: int | None,
     keep_last: int | None,
@@ -152,14 +170,26 @@ def keep(
         raise ConfigError("--log-mb without --every-step: say that each committed step is to be logged with --every-step")
     places: list[Place] = []
     for number, url in enumerate(urls):
-        every = intervals[number if len(intervals) > 1 else 0] if intervals else _EVERY
+        every = intervals[number if len(intervals) > 1 else 0] if intervals else 0
         place = Place(url=open_store(url).url, every=every, retention=retention)
         if place.url in (other.url for other in places):
             raise ConfigError(f"--checkpoint {url} is given twice: one place takes each save once")
         places.append(place)
+    paces_memory = memory_every == 0 or (memory_every is None and any(not place.every for place in places))
+    if not paces_memory and all(place.every for place in places):
+        for flag, given in (("--overhead", overhead), ("--mtbf", mtbf)):
+            if given is not None:
+                raise ConfigError(
+                    f"{flag} where no save is on auto: leave it out, or give --checkpoint-every auto or --memory-every auto"
+                )
     return Keeping(
         places=tuple(places),
         memory_every=memory_every or 0,
+        paces_memory=paces_memory,
+        cadence=CadenceConfig(
+            overhead=_DEFAULT.cadence.overhead if overhead is None else share("--overhead", overhead),
+            mtbf_s=None if mtbf is None else seconds("--mtbf", mtbf),
+        ),
         log_bytes=(log_mb or _LOG_MB) * _MB if every_step else 0,
         shard_bytes=shard_mb * _MB,
         patience_s=checkpoint_patience,

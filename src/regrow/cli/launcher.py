@@ -25,20 +25,22 @@ from regrow.cli.conclusion import CODES, conclude, conclude_saves, short
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
-from regrow.cli.safekeeping import Safekeeping, setting
+from regrow.cli.safekeeping import Safekeeping
 from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
 from regrow.core.culprits import is_tidying
 from regrow.core.errors import RegrowError
 from regrow.core.hangs import Hang, HangConfig, Stall
+from regrow.core.interval import CadenceConfig
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
 from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, StallSeen, StopWanted
+from regrow.core.order import DataFrom
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Place
+from regrow.shell.vaulting import Place, Setting
 
 _STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -62,7 +64,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[Place, ...] = ()
     """Where checkpoints go, nearest first."""
     memory_every: int = 0
-    """Steps from one copy in this host's memory to the next, beyond those for the places; 0: none."""
+    """Steps from one copy in this host's memory to the next, beyond those for the places; 0: none, or on auto."""
+    paces_memory: bool = False
+    """It is on auto."""
+    cadence: CadenceConfig = CadenceConfig()
+    """What holds for all that is on auto."""
     log_bytes: int = 0
     """Of the logs of an every-step job; 0: it is none."""
     shard_bytes: int = 256_000_000
@@ -151,8 +157,17 @@ class Launcher:
         plan = self._plan
         return Safekeeping(
             plan.membership,
-            setting(self._run_dir, plan.places, plan.patience_s, plan.shard_bytes, plan.faults),
-            plan.memory_every,
+            Setting(
+                run_dir=str(self._run_dir.path),
+                address=f"regrow-vault-{secrets.token_hex(16)}",
+                places=plan.places,
+                patience_s=plan.patience_s,
+                shard_bytes=plan.shard_bytes,
+                memory_every=plan.memory_every,
+                paces_memory=plan.paces_memory,
+                cadence=plan.cadence,
+                faults=plan.faults,
+            ),
             self._agent,
             journal,
             self._terminal.say,
@@ -311,7 +326,7 @@ class Launcher:
             saves=() if safe is None else safe.saves,
             shard_bytes=self._plan.shard_bytes,
             log_bytes=self._plan.log_bytes,
-            data_from=(0, 0) if safe is None else safe.data_from,
+            data_from=DataFrom() if safe is None else safe.data_from,
             faults=self._plan.faults,
         )
 

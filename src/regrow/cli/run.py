@@ -310,6 +310,8 @@ def run(
             join_queue_bytes=int(join_queue_mb * 2**20),
             places=kept.places,
             memory_every=kept.memory_every,
+            paces_memory=kept.paces_memory,
+            cadence=kept.cadence,
             log_bytes=kept.log_bytes,
             shard_bytes=kept.shard_bytes,
             patience_s=kept.patience_s,

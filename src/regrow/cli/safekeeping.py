@@ -1,15 +1,14 @@
 """What the launcher has to do with the vault: it comes before the workers, and goes when what was saved is durable."""
 
 import asyncio
-import secrets
 from collections.abc import Callable
 
 from regrow.agent.agent import Agent
 from regrow.agent.custodian import Custodian
-from regrow.cli.run_dir import RunDir
 from regrow.core.errors import ConfigError
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.messages import StateSought
+from regrow.core.order import DataFrom
 from regrow.core.origin import data_from, unused
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import Opened, Place, Setting, Sought
@@ -22,7 +21,6 @@ class Safekeeping:
         self,
         config: MembershipConfig,
         setting: Setting,
-        memory_every: int,
         agent: Agent,
         journal: Journal,
         say: Callable[[str, bool], None],
@@ -38,10 +36,10 @@ class Safekeeping:
         self._searches: set[asyncio.Task[None]] = set()
         self.address = setting.address
         self.shard_bytes = setting.shard_bytes
-        self.saves = tuple(sorted({every for every in (*(place.every for place in self._places), memory_every) if every}))
-        """The intervals, in steps."""
-        self.data_from = (0, 0)
-        """From this step on the job takes its samples from this place of the stream."""
+        intervals = {setting.memory_every, *(place.every for place in self._places)}
+        self.saves = tuple(sorted(every for every in intervals if every))
+        """Those that are fixed, in steps: of what is on auto the vault tells workers."""
+        self.data_from = DataFrom()
 
     async def open(self) -> None:
         """Once this returns, workers may start. ConfigError where a place cannot be used, or not for this."""
@@ -58,7 +56,7 @@ class Safekeeping:
             return  # nothing is saved there yet: the job begins at step 0
         self.data_from = self._continued(sought, sought.origin.step)
 
-    def _continued(self, sought: Sought, step: int) -> tuple[int, int]:
+    def _continued(self, sought: Sought, step: int) -> DataFrom:
         saved = sought.mathematics
         return unused(saved, step) if self._config.new_mathematics else data_from(saved)
 
@@ -81,17 +79,6 @@ class Safekeeping:
             task.cancel()
         await asyncio.gather(*self._searches, return_exceptions=True)
         self._custodian.close()
-
-
-def setting(run_dir: RunDir, places: tuple[Place, ...], patience_s: float, shard_bytes: int, faults: str) -> Setting:
-    return Setting(
-        run_dir=str(run_dir.path),
-        address=f"regrow-vault-{secrets.token_hex(16)}",
-        places=places,
-        patience_s=patience_s,
-        shard_bytes=shard_bytes,
-        faults=faults,
-    )
 
 
 def _refuse_used(places: tuple[Place, ...], opened: Opened) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from regrow.cli.gauge import size
+from regrow.cli.interval_words import interval_words
 from regrow.cli.liveness import is_child
 from regrow.cli.run_dir import JobFile, RunDir
 from regrow.cli.save_words import origin
@@ -77,6 +78,8 @@ def tell_save_status(saves: SaveStatus, now_s: float) -> Iterator[str]:
     width = max((len(tier.where) for tier in saves.tiers), default=0)
     for tier in saves.tiers:
         yield f"saved  {tier.where:{width}}  {_newest(tier, now_s)}"
+        if tier.interval is not None:
+            yield f"       {'':{width}}  {interval_words(tier.interval)}"
         if tier.trouble:
             yield f"       {'':{width}}  {tier.trouble}"
     if saves.logs is not None:

@@ -9,10 +9,11 @@ import click
 import msgspec
 
 from regrow.cli.liveness import is_child, is_process
+from regrow.cli.risk import Risk, gather_risk, tell_risk
 from regrow.cli.run_dir import JobFile, RunDir, newest
 from regrow.cli.save_status import SaveStatus, gather_saves, tell_save_status
 from regrow.coordinator.store import load
-from regrow.core.errors import RegrowError
+from regrow.core.errors import ConfigError, RegrowError
 from regrow.core.membership_effects import Saved
 from regrow.core.records import (
     Committed,
@@ -32,6 +33,7 @@ from regrow.shell.journal import tail
 _TAIL_BYTES = 1 << 18
 RUNNING = ("starting", "running", "waiting")
 """States of a job that is not over."""
+_SEATED = ("running", "leaving", "shadow")
 
 
 class ReplicaStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,21 +76,33 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     min_replicas: int
     saves: SaveStatus | None = None
     """Of a job that saves its state, when it was asked for."""
+    risk: Risk | None = None
+    """Of a job that runs, when it was asked for: who holds the state, and what losses would cost."""
 
 
 @click.command("status")
 @click.argument("run_dir", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--what-if",
+    "questions",
+    multiple=True,
+    metavar="NAMES",
+    help="What the loss of these would cost, all at once: r1,r2; host; launcher; coordinator; vault; place URL. Or all: "
+    "each of them alone. May be given several times.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-def status(run_dir: Path | None, as_json: bool) -> None:
+def status(run_dir: Path | None, questions: tuple[str, ...], as_json: bool) -> None:
     """Who is alive, which lanes, which step, where the state is safe, how much of the restart budget is spent.
 
-    RUN_DIR defaults to the newest run in or below the current folder. Exit code 2 when there is no such run.
+    RUN_DIR defaults to the newest run in or below the current folder. Exit code 2 when there is no such run, or nothing of
+    the name that --what-if was given.
     """
     try:
         place = RunDir(run_dir or newest(Path.cwd()))
         found, job = gather(place), place.job_file()
         is_launched = found.state in RUNNING or is_process(job.pid, job.born)
         found = msgspec.structs.replace(found, saves=gather_saves(place, job, is_launched))
+        found = msgspec.structs.replace(found, risk=_risk(place, job, found, questions))
     except RegrowError as error:
         click.echo(f"regrow: {error}", err=True)
         sys.exit(2)
@@ -96,6 +110,16 @@ def status(run_dir: Path | None, as_json: bool) -> None:
         click.echo(msgspec.json.encode(found).decode())
     else:
         _print(found)
+
+
+def _risk(run_dir: RunDir, job: JobFile, found: JobStatus, questions: tuple[str, ...]) -> Risk | None:
+    if found.state in RUNNING:
+        alive = tuple(each.name for each in found.replicas if each.state in _SEATED)
+        is_vault_away = found.saves is not None and found.saves.vault == "away"
+        return gather_risk(run_dir, job, found.step or 0, alive, questions, is_vault_away)
+    if questions:
+        raise ConfigError(f"{run_dir.path} does not run (it is {found.state}): there is nothing left to lose")
+    return None
 
 
 def gather(run_dir: RunDir) -> JobStatus:
@@ -285,6 +309,8 @@ def _print(found: JobStatus) -> None:
         table.add_row(replica.name, state, lanes, *("-" if cell is None else str(cell) for cell in cells))
     console.print(table)
     for line in tell_save_status(found.saves, time.time()) if found.saves is not None else ():
+        console.print(line, markup=False, soft_wrap=True)
+    for line in tell_risk(found.risk) if found.risk is not None else ():
         console.print(line, markup=False, soft_wrap=True)
     if found.restarts:
         spent = f"{found.restarts} of {found.max_job_restarts} restarts of the job were used"

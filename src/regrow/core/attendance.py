@@ -21,6 +21,7 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - The only holder of the state does not compute a lane that somebody died in.
 - A founder of a job that begins from a saved state holds none before it has loaded that (S6), and replayed the committed
   records that follow it (L5).
+- Whoever is left alone with the state wishes a save of it at once (S8).
 - In an every-step job its part of a result lies in its log before it says that it holds it (L1), and those of the absent
   before it commits without them (L2).
 """
@@ -78,6 +79,7 @@ from regrow.core.events import (
     Reduced,
     Reread,
     RosterPushed,
+    SaveDue,
     SaveWished,
     Served,
     SnapshotsTaken,
@@ -204,6 +206,11 @@ class Attendance:
         return self._is_recalled and not self.holds_state
 
     @property
+    def has_overflowed(self) -> bool:
+        """It cannot keep up by listening, and says so until it is seated."""
+        return self._overflowed is not None
+
+    @property
     def is_awaited(self) -> bool:
         """Does somebody wait to be fed?"""
         return bool(self._attached)
@@ -304,6 +311,10 @@ class Attendance:
                 return []
             case SaveWished(urgency=urgency):
                 self._saving.wish(urgency)
+                return []
+            case SaveDue():
+                if self.acting is not None and self.acting.seat(self.me) is not None:
+                    self._saving.due()  # whoever takes no part has no boundary at which its wish would be met
                 return []
             case DismissalCame(within_s=within_s):
                 self._dismissed = Dismissed(member=self.me, within_s=within_s)
@@ -463,7 +474,13 @@ class Attendance:
             keep = outcome.share(self.me).keep
             drop = tuple(sorted(self.held - set(keep)))
             self.held = frozenset(keep)
-        return [Adopt(resolution=outcome, drop=drop), *self._settle()]
+        return [self._adopt(roster, outcome, drop), *self._settle()]
+
+    def _adopt(self, roster: Roster, resolution: Resolution, drop: tuple[Node, ...] = ()) -> Adopt:
+        # What this member has just recalled lies in memory already.
+        is_copied = self._origin is not None and self.step <= self._origin.step
+        is_unique = self.holds_state and len(roster.seats) == 1 and not is_copied
+        return Adopt(resolution=resolution, drop=drop, is_guarded=is_unique and self._saving.guard())
 
     def _resolve(self, roster: Roster, table: tuple[Statement, ...]) -> Resolution | Stateless | Divided:
         return resolve.resolve(roster, self._lanes, table)
@@ -630,7 +647,7 @@ class Attendance:
         self._resolution = resolve.begin(roster, self._lanes, self.step, self._last)
         assert roster.base is not None
         # The base's groups stay until the next roster: another member may not have read their last table yet.
-        return [Abort(below=roster.base), Adopt(resolution=self._resolution, drop=())]
+        return [Abort(below=roster.base), self._adopt(roster, self._resolution)]
 
     # Feeding listeners
 

@@ -99,6 +99,8 @@ class Adopt(msgspec.Struct, frozen=True, kw_only=True):
 
     resolution: Resolution
     drop: tuple[Node, ...]
+    is_guarded: bool = False
+    """Nobody else holds the state from here on, and this member wishes that it is saved."""
 
 
 class Fetch(msgspec.Struct, frozen=True, kw_only=True):

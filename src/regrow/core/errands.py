@@ -76,9 +76,12 @@ class Errands:
             if errand in self._ready or self.holder(errand) is not None:
                 continue
             worker = self._worker(errand, wanted)
-            if len(self._asked[worker]) >= self._ahead and errand is not wanted[0]:
+            asked = self._asked[worker]
+            if len(asked) >= self._ahead and errand is not wanted[0]:
                 continue  # another worker may have time for the next one
-            self._asked[worker].append(errand)
+            while len(asked) > max(1, self._ahead - 1):  # the one that is needed: others make room
+                orders.append(Drop(worker=worker, errand=asked.pop()))
+            asked.append(errand)
             orders.append(Ask(worker=worker, errand=errand))
         return orders, stale
 

@@ -169,6 +169,10 @@ class SaveWished(msgspec.Struct, frozen=True, kw_only=True):
     urgency: Urgency
 
 
+class SaveDue(msgspec.Struct, frozen=True, kw_only=True):
+    """The vault says so, again and again: a tier on auto wants a state."""
+
+
 class StopAsked(msgspec.Struct, frozen=True, kw_only=True):
     """The user or the operator wishes to stop at the next boundary."""
 
@@ -199,5 +203,6 @@ Event = (
     | ListenerGone
     | StopAsked
     | SaveWished
+    | SaveDue
     | DismissalCame
 )

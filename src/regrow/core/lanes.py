@@ -7,9 +7,10 @@ sibling stands for their parent.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from functools import lru_cache
+from heapq import heapify, heapreplace
 from itertools import accumulate
+from math import lcm
 from typing import TypeVar
 
 import msgspec
@@ -187,8 +188,13 @@ def deal_by_weight(lanes: int, weights: Sequence[int]) -> tuple[range, ...]:
     if len(set(weights)) == 1 or len(weights) >= lanes:
         return deal(lanes, len(weights))
     counts = [1] * len(weights)
+    lane = [lcm(*weights) // weight for weight in weights]  # how long one takes, in whole units
+    done = [(2 * its, index) for index, its in enumerate(lane)]
+    heapify(done)
     for _ in range(lanes - len(weights)):
-        counts[min(range(len(weights)), key=lambda i: (Fraction(counts[i] + 1, weights[i]), i))] += 1
+        at, index = done[0]
+        counts[index] += 1
+        heapreplace(done, (at + lane[index], index))
     stops = list(accumulate(counts))
     return tuple(range(stop - count, stop) for stop, count in zip(stops, counts, strict=True))
 

@@ -91,7 +91,7 @@ from regrow.core.messages import (
     Stop,
     Timed,
 )
-from regrow.core.origin import Founding, Origin, data_from, differences
+from regrow.core.origin import Founding, Origin, data_from, differences, impossible
 from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
@@ -99,6 +99,9 @@ from regrow.core.speeds import Speeds
 from regrow.core.staff import found
 from regrow.core.suspicion import Suspicion
 from regrow.core.wishes import Limits, Wish, is_met, overtaken, refusal
+
+_WEIGHED_S = 1.0
+"""So often it is asked whether lanes should be dealt anew."""
 
 
 class _Presence(msgspec.Struct, kw_only=True):
@@ -162,6 +165,8 @@ class Membership:
         self._agentless_s: float | None = None
         """Since when there is no line to the agent; None while there is one."""
         self._heard_s = 0.0
+        self._weighed_s = 0.0
+        """When it was last asked whether lanes should be dealt anew."""
         self._lapse_s = 0.0
         """Until then nobody's lease can lapse: it was looked at every member, and silences only begin anew."""
         self._joined: set[Member] = set()
@@ -424,7 +429,7 @@ class Membership:
                 return self._dismiss(member, presence, within_s)
             case Timed(lane_s=lane_s, step=step):
                 self._speeds.hear(member.replica, lane_s, step)
-                return self._admit(f"timed-{member}")
+                return []  # thousands say so, each for itself: they are looked at together
             case Complain(version=version):
                 is_current = version == self.version or (self._base is not None and version == self._base.version)
                 if is_current and self._complained_s is None:
@@ -658,6 +663,9 @@ class Membership:
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
         effects += self._stop_in_time(now)
+        if self._speeds.has_news and now >= self._weighed_s + _WEIGHED_S:
+            self._weighed_s = now
+            effects += self._admit("speeds")
         if self._ending and not self._over:
             effects += self._finish()
         return effects
@@ -757,14 +765,17 @@ class Membership:
             return self._end(
                 "failed", f"cannot resume from step {origin.step} ({origin.where}): {'; '.join(others)}. {_REMEDY}"
             )
+        if why := impossible(self._founding.mathematics, self._contract.terms):
+            return self._end("failed", f"cannot resume from step {origin.step} ({origin.where}): {why}")
         reached, self._floor = self._founding.reached or 0, origin.through
+        begun = data_from(self._contract.terms)
         # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
         founded = Founded(
             version=Version(self._term, self._n + 1),
             origin=origin,
             reached=max(reached, origin.through),
             differences=others,
-            data_from=data_from(self._contract.terms),
+            data_from=(begun.step, begun.place),
         )
         why = f"every replica is ready to go on from step {origin.through}: {origin}"
         return [founded, *self._make(set(founders), cause, why)]
@@ -884,14 +895,15 @@ class Membership:
 
     def _waiting(self, roster: Roster) -> list[Member]:
         """Those without a seat that may have one: whoever is closest to it first."""
+        stays, places = set(self.staff.stays), set(self.staff.places)
 
         def rank(member: Member) -> tuple[bool, bool, bool, Member]:
             presence = self._present[member]
-            is_placed = member.replica in self.staff.places
+            is_placed = member.replica in places
             return not presence.has_caught_up, presence.told == NO_VERSION, not is_placed, member
 
         waiting = [m for m, presence in self._present.items() if roster.seat(m) is None and not presence.is_released]
-        return sorted((member for member in waiting if member.replica in self.staff.stays), key=rank)
+        return sorted((member for member in waiting if member.replica in stays), key=rank)
 
     def _plan(self, roster: Roster, ready: list[Member], cause: str) -> list[MembershipEffect]:
         """A roster that is entered at a boundary, if anything is to change."""
@@ -906,7 +918,7 @@ class Membership:
             going = set()  # somebody who holds the state stays: those who come are seated first
         if not (ready or going) and staff.places == self.staff.places:
             why = self._reconsider(roster)
-            return self._make(seated, cause, why, base=roster) if why is not None else []
+            return self._make(seated, "speeds", why, base=roster) if why is not None else []
         told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
         return self._make((seated - going) | set(ready), cause, ", ".join(told) or "places have changed", base=roster)
 
@@ -967,7 +979,8 @@ class Membership:
         version = Version(self._term, self._n)
         self.staff = self.staff.cast(self._able(members))
         staying = [member for member in self._seated() if member in members]  # in order: thousands need not be sorted again
-        seats = {member: self._seat_of(member) for member in (*staying, *sorted(members.difference(staying)))}
+        places = set(self.staff.places)
+        seats = {member: self._seat_of(member, places) for member in (*staying, *sorted(members.difference(staying)))}
         if base is not None:
             for member in [member for member in seats if base.seat(member) is None]:
                 seats[member] = msgspec.structs.replace(seats[member], is_new=True)
@@ -1007,11 +1020,11 @@ class Membership:
         listeners = sorted(member for member in members if base.seat(member) is None)
         return [Send(member=member, message=Listen(roster=base)) for member in listeners]
 
-    def _seat_of(self, member: Member) -> Present:
+    def _seat_of(self, member: Member, places: set[str]) -> Present:
         presence = self._present.get(member)
         known = presence if presence is not None else self._seat(member)
         assert known is not None, f"{member} is neither present nor seated"
-        spectates = member.replica not in self.staff.places
+        spectates = member.replica not in places
         weight = self._speeds.weight(member.replica)
         return Present(endpoint=known.endpoint, founder=known.founder, spectates=spectates, weight=weight)
 

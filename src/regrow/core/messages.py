@@ -8,7 +8,7 @@ from regrow.core.listener import Listener, Record
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
 from regrow.core.order import Plan
-from regrow.core.origin import Origin, data_from
+from regrow.core.origin import DATASET_SIZE, Origin, data_from
 from regrow.core.progress import Place
 from regrow.core.roster import Endpoint, Member, Roster, Version
 from regrow.core.wishes import Wish
@@ -17,7 +17,7 @@ PROTOCOL = 6
 """Raised with every change that an older peer would misread. A mismatch is refused by name."""
 
 
-_PLAN_TERMS = ("seed", "lanes", "microbatches_per_lane", "batch_size", "dataset size")
+_PLAN_TERMS = ("seed", "lanes", "microbatches_per_lane", "batch_size", DATASET_SIZE)
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):

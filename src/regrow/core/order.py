@@ -20,15 +20,41 @@ def mix(*words: int) -> int:
     return state
 
 
+class DataFrom(msgspec.Struct, frozen=True, kw_only=True):
+    """From this step on samples are taken from this place of the stream: other than from its beginning in a job that went on
+    with other mathematics, where samples used before must not be used again."""
+
+    step: int = 0
+    place: int = 0
+    seed: int | None = None
+    """The epoch of that place is in the order that this seed gave it, to its end; None: the job's own."""
+    size: int = 0
+    """Of the data set that it was the order of."""
+
+    def __str__(self) -> str:
+        order = "" if self.seed is None else f":{self.seed}:{self.size}"
+        return f"{self.step}:{self.place}{order}"
+
+    @staticmethod
+    def parse(text: str) -> "DataFrom":
+        step, place, *order = map(int, text.split(":"))
+        return DataFrom(step=step, place=place, **dict(zip(("seed", "size"), order, strict=False)))
+
+    def within(self, seed: int, size: int) -> "DataFrom":
+        """The same for a data set of this size and a job with this seed. Another data set has no rest that was not used: an
+        epoch of it begins."""
+        if self.seed is not None and self.size != size:
+            return DataFrom(step=self.step, place=-(-self.place // size) * size)
+        return DataFrom(step=self.step, place=self.place) if self.seed == seed else self
+
+
 class Grid(msgspec.Struct, frozen=True, kw_only=True):
     """How steps are cut into lanes and microbatches, whatever these hold."""
 
     seed: int
     lanes: int
     microbatches_per_lane: int
-    data_from: tuple[int, int] = (0, 0)
-    """From this step on samples are taken from this place of the stream: other than (0, 0) in a job that went on with other
-    mathematics, where samples used before must not be used again."""
+    data_from: DataFrom = DataFrom()
 
     def place(self, step: int, lane: int, microbatch: int) -> int:
         """The number of this microbatch among all of the job's."""
@@ -48,8 +74,8 @@ class Plan(Grid, frozen=True, kw_only=True):
 
     def positions(self, step: int, lane: int, microbatch: int) -> range:
         """Places in the stream of this microbatch's samples."""
-        from_step, from_sample = self.data_from
-        start = from_sample + self.place(step - from_step, lane, microbatch) * self.batch_size
+        begun = self.data_from
+        start = begun.place + self.place(step - begun.step, lane, microbatch) * self.batch_size
         return range(start, start + self.batch_size)
 
     def lane_positions(self, step: int, lane: int) -> range:
@@ -59,7 +85,10 @@ class Plan(Grid, frozen=True, kw_only=True):
     def sample(self, position: int) -> int:
         """The data set's index at this place of the stream."""
         epoch, offset = divmod(position, self.dataset_size)
-        return permuted(offset, self.dataset_size, mix(self.seed, 0x0E70C4, epoch))
+        begun, seed = self.data_from, self.seed
+        if begun.seed is not None and epoch == begun.place // self.dataset_size:
+            seed = begun.seed
+        return permuted(offset, self.dataset_size, mix(seed, 0x0E70C4, epoch))
 
     def samples(self, step: int, lane: int, microbatch: int) -> tuple[int, ...]:
         return tuple(self.sample(position) for position in self.positions(step, lane, microbatch))

@@ -4,12 +4,17 @@ from collections.abc import Mapping
 
 import msgspec
 
+from regrow.core.order import DataFrom
+
 _FREE = ("steps", "audit every", "bucket bytes")
 """Terms that all replicas must agree on, and that do not decide what a step computes."""
 
 
 DATA_FROM = "data from"
-"""The term that says from which step on samples are taken from which place of the stream: "120:3840"."""
+"""The term that says from where, and in whose order, samples are taken: a DataFrom."""
+STREAMS = "a stream for each lane"
+"""The term "data" of iterable data."""
+DATASET_SIZE = "dataset size"
 _SAMPLES = ("lanes", "microbatches_per_lane", "batch_size")
 
 
@@ -66,19 +71,33 @@ def mathematics(terms: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in terms.items() if name not in _FREE}
 
 
-def data_from(terms: Mapping[str, str]) -> tuple[int, int]:
+def data_from(terms: Mapping[str, str]) -> DataFrom:
     """From which step on the job with these terms takes samples from which place of the stream."""
-    step, _, sample = terms.get(DATA_FROM, "0:0").partition(":")
-    return int(step), int(sample)
+    return DataFrom.parse(terms.get(DATA_FROM, "0:0"))
 
 
-def unused(saved: Mapping[str, str], step: int) -> tuple[int, int]:
-    """For a job that goes on from this step with other mathematics: the next sample that nobody has used. Only map-style
-    data has such places; other data goes on by its step, or by the positions of its lanes."""
+def unused(saved: Mapping[str, str], step: int) -> DataFrom:
+    """For a job that goes on from this step with other mathematics: the next sample that nobody has used, and the order of
+    those that are left of its epoch. Only map-style data has such places; other data goes on by its step, or by the
+    positions of its lanes."""
     if DATA_FROM not in saved:
-        return 0, 0
-    from_step, from_sample = data_from(saved)
-    return step, from_sample + (step - from_step) * _step_size(saved)
+        return DataFrom()
+    begun, size = data_from(saved), int(saved[DATASET_SIZE])
+    place = begun.place + (step - begun.step) * _step_size(saved)
+    if place % size == 0:
+        return DataFrom(step=step, place=place)
+    is_old = begun.seed is not None and begun.place // size == place // size
+    return DataFrom(step=step, place=place, seed=begun.seed if is_old else int(saved["seed"]), size=size)
+
+
+def impossible(saved: Mapping[str, str], terms: Mapping[str, str]) -> str:
+    """Why a job with these terms cannot even go on as another job; empty when it can."""
+    if terms.get("data") == saved.get("data") == STREAMS and terms["lanes"] != saved["lanes"]:
+        return (
+            f"lanes is {terms['lanes']}, it was saved with {saved['lanes']}: each lane reads a stream of its own, and "
+            "nobody could say which items others would have to read. Give the lanes that it was saved with"
+        )
+    return ""
 
 
 def differences(saved: Mapping[str, str], terms: Mapping[str, str]) -> tuple[str, ...]:
@@ -95,8 +114,8 @@ def _has_same_stream(saved: Mapping[str, str], terms: Mapping[str, str]) -> bool
     if DATA_FROM not in terms or any(saved[name] != terms.get(name) for name in _SAMPLES):
         return False
     size = _step_size(saved)
-    (one_step, one_place), (step, place) = data_from(saved), data_from(terms)
-    return one_place - one_step * size == place - step * size
+    one, other = data_from(saved), data_from(terms)
+    return one.place - one.step * size == other.place - other.step * size and (one.seed, other.seed) == (None, None)
 
 
 def _step_size(terms: Mapping[str, str]) -> int:

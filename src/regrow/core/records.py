@@ -7,6 +7,7 @@ measuring phases on one machine.
 import msgspec
 
 from regrow.core.errands import Errand
+from regrow.core.interval import Interval
 from regrow.core.lanes import Cell, Node
 from regrow.core.listener import Listener
 from regrow.core.memory import Memory
@@ -293,6 +294,13 @@ class StateKept(_Fact, frozen=True, kw_only=True):
     """Since the first member asked for the arena."""
 
 
+class StateUnique(_Fact, frozen=True, kw_only=True):
+    """A member: from this roster on nobody else holds the state, and it wishes a save at the next boundary."""
+
+    version: Version
+    step: int
+
+
 class SaveVoided(_Fact, frozen=True, kw_only=True):
     """The vault: this save will never be whole; the members wish another one."""
 
@@ -320,6 +328,23 @@ class SaveFailed(_Fact, frozen=True, kw_only=True):
     attempt: int
     why: str
     is_final: bool
+
+
+class SaveCosted(_Fact, frozen=True, kw_only=True):
+    """The vault: what the save of this step cost training, by the member whom it cost most: all others wait for that one."""
+
+    step: int
+    seconds: float
+
+
+class IntervalChosen(_Fact, frozen=True, kw_only=True):
+    """The vault: how often this tier takes a state from here on."""
+
+    where: str
+    every: int
+    """Steps, as the operator said; 0: it is on auto."""
+    interval: Interval | None = None
+    """Of one on auto."""
 
 
 class SaveWaited(_Fact, frozen=True, kw_only=True):
@@ -483,9 +508,12 @@ Fact = (
     | DataWorkerReplaced
     | Refused
     | StateKept
+    | StateUnique
     | SaveVoided
     | SaveDurable
     | SaveFailed
+    | SaveCosted
+    | IntervalChosen
     | SaveWaited
     | OriginFound
     | OriginPassedOver

@@ -8,6 +8,7 @@ from math import fsum
 import msgspec
 
 from regrow.core.records import (
+    IntervalChosen,
     Line,
     LogWaited,
     OriginFound,
@@ -49,6 +50,8 @@ class Tier(msgspec.Struct, frozen=True, kw_only=True):
     """After which it was tried again."""
     trouble: str
     """What went wrong there since the newest state; empty when nothing did."""
+    interval: IntervalChosen | None = None
+    """From one state to the next there, with what it rests on; None when nobody noted it."""
 
 
 class VaultDeath(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +88,7 @@ class Saves:
         """Saved states that were brought into memory for founders."""
         self._kept: dict[str, list[tuple[Line, StateKept | SaveDurable]]] = {}
         self._failed: dict[str, list[tuple[Line, SaveFailed]]] = {}
+        self._intervals: dict[str, IntervalChosen] = {}
         self._voided: list[Setback] = []
         self._passed: list[Setback] = []
         self._waited: list[SaveWaited | LogWaited] = []
@@ -104,6 +108,8 @@ class Saves:
                 self._passed.append(Setback(step=step, at=line.at, why=why, where=where))
             case OriginFound():
                 self.found.append((line, line.what))
+            case IntervalChosen(where=where):
+                self._intervals[where] = line.what
             case SaveWaited() | LogWaited():
                 self._waited.append(line.what)
             case VaultStarted() | VaultEnded():
@@ -114,7 +120,7 @@ class Saves:
         if not (self._kept or self._failed or self._voided or self._passed or self.found or self._vault or self._waited):
             return None
         longest = max(self._waited, key=lambda wait: (wait.seconds, wait.step, wait.why), default=None)
-        places = [where for where in dict.fromkeys([*self._kept, *self._failed]) if where != MEMORY]
+        places = [where for where in dict.fromkeys([*self._kept, *self._failed, *self._intervals]) if where != MEMORY]
         return SaveStory(
             tiers=tuple(self._tier(where) for where in (MEMORY, *places)),
             voided=tuple(self._voided),
@@ -146,6 +152,7 @@ class Saves:
             seconds=fact.seconds if fact is not None else None,
             refusals=sum(not found.is_final for _, found in failed),
             trouble=_trouble(last[1]) if last is not None and is_since else "",
+            interval=self._intervals.get(where),
         )
 
     def _deaths(self, ended: Line | None) -> tuple[VaultDeath, ...]:

@@ -26,6 +26,11 @@ class Saving:
         """By an operator, or because the last save is void."""
         self._wish = max(self._wish, urgency)
 
+    def due(self) -> None:
+        """The vault says so until a state is kept: it need not be told that one is decided and not yet on its way."""
+        if self._decided is None:
+            self.wish(Urgency.DUE)
+
     def stated(self, step: int, last: int) -> Urgency:
         """In the row of this step: shall the state after it be saved? The last one is saved at the farewell."""
         if self._every is None or step + 1 >= last:
@@ -45,6 +50,13 @@ class Saving:
             self._wish, self._decided = Urgency.NONE, (roster, verdict.save)
         else:
             self.wish(verdict.save)
+
+    def guard(self) -> bool:
+        """Nobody else holds the state from here on (rule S8). Is there somebody who could take a copy?"""
+        if self._every is None:
+            return False
+        self.wish(Urgency.DUE)
+        return True
 
     def missed(self) -> None:
         """A step was committed without its verdict. That may have decided a save, due or wished by others, who have dropped

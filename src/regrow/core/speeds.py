@@ -66,6 +66,8 @@ class Speeds:
         self._weights: dict[str, int] = {**(weights or {}), **self._fixed}
         self._lane_s: dict[str, float] = {}
         self._step = 0
+        self.has_news = False
+        """Something was heard since it was last reconsidered."""
         self._dealt: int | None = None
         """The step at which lanes moved last."""
 
@@ -81,10 +83,12 @@ class Speeds:
         self._step = max(self._step, step)
         if lane_s > 0:
             self._lane_s[replica] = lane_s
+            self.has_news = True
 
     def reconsider(self, working: Mapping[str, int], lanes: int) -> str | None:
         """Given how many lanes each has that works: why they should be dealt anew, by the weights that hold from now on.
         None when a step would not become so much shorter, or they moved a moment ago."""
+        self.has_news = False
         known = {name: self._lane_s[name] for name in working if name in self._lane_s and name not in self._fixed}
         if len(known) + sum(name in self._fixed for name in working) < len(working) or len(known) < 2:
             return None

@@ -10,6 +10,7 @@ one thing in the journals, and a life that is still on its way out is never in t
 A value: each decision makes another staff, and the coordinator makes it durable with the roster that follows from it.
 """
 
+from collections import deque
 from collections.abc import Collection, Iterable
 
 import msgspec
@@ -34,12 +35,14 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def runs(self) -> tuple[str, ...]:
         """Everyone that may still run."""
-        return tuple(name for name in self.names if name not in self.lost and name not in self.retired)
+        over = {*self.lost, *self.retired}
+        return tuple(name for name in self.names if name not in over)
 
     @property
     def stays(self) -> tuple[str, ...]:
         """Everyone that is not about to leave either."""
-        return tuple(name for name in self.runs if name not in self.leaving)
+        leaving = set(self.leaving)
+        return tuple(name for name in self.runs if name not in leaving)
 
     @property
     def strength(self) -> int:
@@ -51,25 +54,28 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
 
         Somebody has to work: where nobody is there who stays, those who leave go on.
         """
-        able = [name for name in self.names if name in there and name not in self.leaving] or [
+        leaving, placed = set(self.leaving), set(self.places)
+        able = [name for name in self.names if name in there and name not in leaving] or [
             name for name in self.names if name in there
         ]
-        free = [name for name in able if name not in self.places]
+        at_work = set(able)
+        free = deque(name for name in able if name not in placed)
         places = list(self.places)
         for index, name in enumerate(places):
-            if name not in able and free:
-                places[index] = free.pop(0)
+            if name not in at_work and free:
+                places[index] = free.popleft()
         while free and len(places) < self.target:
-            places.append(free.pop(0))
-        relief = [name for name in free if name not in self.moving]
+            places.append(free.popleft())
+        relief = deque(name for name in free if name not in self.moving)
         for index, name in enumerate(places):
             if name in self.moving and relief:
-                places[index] = relief.pop(0)
+                places[index] = relief.popleft()
         return msgspec.structs.replace(self, places=tuple(places))
 
     def wanted(self, there: Collection[str]) -> int:
         """How many more are to be seated."""
-        awaited = [name for name in self.places if name not in self.lost and (name not in there or name in self.leaving)]
+        lost, leaving = set(self.lost), set(self.leaving)
+        awaited = [name for name in self.places if name not in lost and (name not in there or name in leaving)]
         moving = [name for name in self.places if name in self.moving and name in there]
         return len(awaited) + max(0, self.target - len(self.places)) + len(moving)
 
@@ -82,9 +88,11 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
     def scaled(self, target: int, there: Collection[str]) -> "Staff":
         """So many are to work. Those that are dropped leave: whoever is not there first, then the highest numbers."""
         kept = [name for name in self.places if name not in self.lost]
-        order = sorted(kept, key=lambda name: (name in there, name not in self.moving, -self.names.index(name)))
+        number = self._numbers()
+        order = sorted(kept, key=lambda name: (name in there, name not in self.moving, -number[name]))
         dropped = order[: max(0, len(kept) - target)]
-        places = tuple(name for name in kept if name not in dropped)
+        gone = set(dropped)
+        places = tuple(name for name in kept if name not in gone)
         return msgspec.structs.replace(self, target=target, places=places)._parting(dropped)
 
     def without(self, name: str) -> "Staff":
@@ -99,8 +107,8 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
 
     def trimmed(self, spares: int, there: Collection[str]) -> "Staff":
         """Those without a place, beyond so many spares, leave: whoever is not there first, then the highest numbers."""
-        idle = [name for name in self.stays if name not in self.places]
-        idle.sort(key=lambda name: (name in there, -self.names.index(name)))
+        number = self._numbers()
+        idle = sorted(self._idle(), key=lambda name: (name in there, -number[name]))
         surplus = len(self.stays) - self.target - spares - len(self.moving)
         return self._parting(idle[: max(0, surplus)])
 
@@ -119,7 +127,7 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
     def losing(self, name: str) -> "Staff":
         """It will not be restarted. A spare takes its place; without one the place stays empty, and what was to be filled or
         relieved by it is given up."""
-        idle = [other for other in self.stays if other not in self.places and other != name]
+        idle = [other for other in self._idle() if other != name]
         places = self.places
         if name in places and idle:
             places = tuple(idle[0] if other == name else other for other in places)
@@ -134,9 +142,17 @@ class Staff(msgspec.Struct, frozen=True, kw_only=True):
         """It is gone for good, as was wished."""
         return msgspec.structs.replace(self, retired=(*self.retired, name))._forgetting(name)
 
+    def _idle(self) -> list[str]:
+        """Those without a place who stay."""
+        placed = set(self.places)
+        return [name for name in self.stays if name not in placed]
+
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
     def _afforded(self) -> "Staff":
         """Without those places and reliefs that nobody is left for."""
-        idle = [name for name in self.stays if name not in self.places]
+        idle = self._idle()
         # One that left before it was relieved holds a place for its relief: without one nobody ever comes to take it.
         vacant = [name for name in self.places if name in self.retired]
         places = tuple(name for name in self.places if name not in vacant[len(idle) :])

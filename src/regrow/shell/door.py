@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from regrow.core.errors import ConfigError
+from regrow.core.order import DataFrom
 from regrow.core.roster import Endpoint, Member
 
 _PREFIX = "REGROW_"
@@ -40,8 +41,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     """Of the largest file of a checkpoint, unless one tensor is larger."""
     log_bytes: int = 0
     """Of the logs of all members of this host; 0: it is no every-step job."""
-    data_from: tuple[int, int] = (0, 0)
-    """From this step on samples are taken from this place of the stream."""
+    data_from: DataFrom = DataFrom()
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
     stamp_fd: int | None = None
@@ -64,7 +64,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "SAVES": ",".join(map(str, self.saves)),
             _PREFIX + "SHARD_BYTES": str(self.shard_bytes),
             _PREFIX + "LOG_BYTES": str(self.log_bytes),
-            _PREFIX + "DATA_FROM": "{}:{}".format(*self.data_from),
+            _PREFIX + "DATA_FROM": str(self.data_from),
             _PREFIX + "FAULTS": self.faults,
         }
 
@@ -91,7 +91,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 saves=tuple(int(every) for every in environ.get(_PREFIX + "SAVES", "").split(",") if every),
                 shard_bytes=int(environ.get(_PREFIX + "SHARD_BYTES", "256000000")),
                 log_bytes=int(environ.get(_PREFIX + "LOG_BYTES", "0")),
-                data_from=_pair(environ.get(_PREFIX + "DATA_FROM", "0:0")),
+                data_from=DataFrom.parse(environ.get(_PREFIX + "DATA_FROM", "0:0")),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,
             )
@@ -100,8 +100,3 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 f"the environment names a coordinator but is not whole ({error!r}): start workers with `regrow run`, "
                 f"or unset {_PREFIX}COORDINATOR to run alone"
             ) from error
-
-
-def _pair(text: str) -> tuple[int, int]:
-    first, _, second = text.partition(":")
-    return int(first), int(second)

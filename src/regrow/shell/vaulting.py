@@ -1,15 +1,17 @@
 """What workers, the agent and the vault say to each other, one JSON message each: none of their rooms imports another.
 
 A worker's line begins with `Came`. It may tell what is `Foreseen`. For a save it says `Deposit`, copies its portion into the
-arena that it was `Lent`, and says `Deposited`; later the save is `Kept` or `Void`. Of a job's last save it may be asked for
-portions that are `Lacking`. A founder asks to `Recall` the origin; in an every-step job it is `Shown` the logs that hold
-what was committed since. There a worker first brings its own log (`LogOpens`), and states nothing before that is held
-(`LogHeld`). Whatever is lost with a line is asked again on the next.
+arena that it was `Lent`, and says `Deposited`; later the save is `Kept` or `Void`, and it tells what it `Paid` for it. Of a
+job's last save it may be asked for portions that are `Lacking`. When a tier on auto is `Due` it wishes a save. A founder
+asks to `Recall` the origin; in an every-step job it is `Shown` the logs that hold what was committed since. There a worker
+first brings its own log (`LogOpens`), and states nothing before that is held (`LogHeld`). Whatever is lost with a line is
+asked again on the next.
 """
 
 import msgspec
 
 from regrow.core.draft import Draft
+from regrow.core.interval import CadenceConfig
 from regrow.core.listener import Record
 from regrow.core.origin import Origin
 from regrow.core.retention import Retention
@@ -26,7 +28,7 @@ class Place(_Message, frozen=True, kw_only=True):
 
     url: str
     every: int
-    """In steps."""
+    """In steps; 0: on auto."""
     retention: Retention
 
 
@@ -40,6 +42,12 @@ class Setting(_Message, frozen=True, kw_only=True):
     patience_s: float
     """A tier gives a save up when nothing of it has become durable for so long."""
     shard_bytes: int
+    memory_every: int = 0
+    """In steps; 0: memory takes what is on its way to a place, or is on auto."""
+    paces_memory: bool = False
+    """Memory is on auto."""
+    cadence: CadenceConfig = CadenceConfig()
+    """Of the tiers that are."""
     silence_s: float = 60.0
     """A vault that says nothing for so long is killed, and another one started: whoever saves waits for it."""
     incarnation: int = 0
@@ -91,6 +99,13 @@ class Deposited(_Message, frozen=True, kw_only=True):
     """The copy is void, and so is the save; empty when the bytes are there. Either way, whoever says this writes no more."""
 
 
+class Paid(_Message, frozen=True, kw_only=True):
+    """What giving the portion of this save has cost the training of this worker."""
+
+    step: int
+    seconds: float
+
+
 class Recall(_Message, frozen=True, kw_only=True):
     """A founder wants the origin."""
 
@@ -126,6 +141,10 @@ class Kept(_Message, frozen=True, kw_only=True):
 
     step: int
     """-1: none is, or it is not decided yet."""
+
+
+class Due(_Message, frozen=True, kw_only=True):
+    """A tier on auto is due: wish a save, unless one is on its way. Said again and again until a state is `Kept`."""
 
 
 class Void(_Message, frozen=True, kw_only=True):
@@ -276,7 +295,7 @@ class Said(_Message, frozen=True, kw_only=True):
     is_routine: bool = False
 
 
-FromWorker = Came | Foreseen | Deposit | Deposited | Recall | LogOpens
-ToWorker = Lent | Waits | Kept | Void | Lacking | Recalled | Unknown | LogHeld | Shown
+FromWorker = Came | Foreseen | Deposit | Deposited | Paid | Recall | LogOpens
+ToWorker = Lent | Waits | Kept | Due | Void | Lacking | Recalled | Unknown | LogHeld | Shown
 FromAgent = Seek | Holds | Finish
 ToAgent = Opened | Unusable | Sought | Renewed | LogOpened | LogSpent | Based | Finished | Alive | Said

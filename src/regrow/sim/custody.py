@@ -1,8 +1,8 @@
-"""The checks of saves and origins, which see the vault and all processes at once (rules S1 to S7 of ADR 0027).
+"""The checks of saves and origins, which see the vault and all processes at once (rules S1 to S8 of docs/protocol.md).
 
 - saves      a portion is the state of the step it is called after; a generation has a portion of every member, all of one
              state; what is wished is decided before long; what is decided becomes whole, or another one is decided; the last
-             one is whole
+             one is whole; whoever is alone with the state has it saved after the first boundary
 - founding   a job is founded from what was whole, said with its root, while nobody lives who holds the state; a founder
              states nothing older; other mathematics are taken by the operator's word alone; no whole state is lost
 - log        in an every-step job what is committed lies in the logs, whole; a founding goes on behind all that was
@@ -16,6 +16,7 @@ from regrow.core.effects import Commit, Exchange, Save
 from regrow.core.membership_effects import End, Founded
 from regrow.core.origin import differences, mathematics
 from regrow.core.records import OriginTaken
+from regrow.core.roster import Member, Version
 from regrow.sim.vault import Gathering, Generation, Key
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Custody:
         """Saves that were decided, neither whole nor followed by another: at which step, and when."""
         self._wished: dict[Process, tuple[int, float]] = {}
         """Who wishes a save since when: at which step of the job."""
+        self._alone: dict[tuple[Member, Version], bool] = {}
+        """Who has passed a boundary with nobody beside it, under which roster: has it saved the state since?"""
         self._step = 0
         self._has_kept = False
         """This run, in memory."""
@@ -68,6 +71,7 @@ class Custody:
         world.referee.state(process, save.step)
         if process.attendance.step != save.step:
             world.referee.fail("saves", f"{process.name} is at step {process.attendance.step}, and saves step {save.step}")
+        self._alone[process.member, save.version] = True
         key = save.step, save.version
         if key not in self._open:
             self._open = {old: since for old, since in self._open.items() if old > key}
@@ -84,6 +88,17 @@ class Custody:
         if self._spoiled_at is not None and generation.step > self._spoiled_at:
             self._spoiled_at = None
         self._open = {key: since for key, since in self._open.items() if key[0] > generation.step}
+
+    def passed(self, process: "Process", commit: Commit) -> None:
+        world = self._world
+        roster = world.referee.roster(commit.attempt)
+        if world.plan.saves is None or commit.by != "boundary" or len(roster.seats) > 1 or roster.origin is not None:
+            return
+        if commit.switch is not None or commit.step + 1 >= commit.last:
+            return
+        if not self._alone.get((process.member, roster.version), True):
+            world.referee.fail("saves", f"{process.name} is alone with the state in {roster.version}, and has not saved it")
+        self._alone.setdefault((process.member, roster.version), False)
 
     def committed(self, step: int) -> None:
         """The job has come so far."""

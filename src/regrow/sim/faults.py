@@ -168,6 +168,13 @@ def _loss(chance: Chance, kind: str) -> Fault:
     return Fault(kind=kind, point=point, nth=nth, at_self=is_own)
 
 
+def overflows(chance: Chance) -> tuple[Fault, ...]:
+    """A joiner is slow until it has no room left; the coordinator crashes at that very moment, or soon after."""
+    slow = Fault(kind="lag", point=chance.one_of((Grade.LOADS, Grade.REPLAYS)).name, nth=1, at_self=True)
+    crash = Fault(kind="crash-coordinator", point="Overran", nth=1, at_self=False)
+    return slow, crash
+
+
 class Faults:
     """Strikes as planned."""
 

@@ -54,6 +54,7 @@ from regrow.core.records import (
     SnapshotLoaded,
     StateFetched,
     StateRecalled,
+    StateUnique,
 )
 from regrow.core.roster import Member, Version
 from regrow.core.saves import Urgency
@@ -332,6 +333,9 @@ class Process:
             why=resolution.why,
         )
         self.world.referee.fact(self.name, fact)
+        if effect.is_guarded:
+            self.world.sights.see("somebody was left alone with the state")
+            self.world.referee.fact(self.name, StateUnique(version=resolution.version, step=resolution.step))
 
     def keep_result(self, step: int, attempt: Version, gradient: int) -> None:
         self.result = (step, attempt, gradient)

@@ -261,6 +261,7 @@ class Referee:
                 "reference", f"{process.name} commits another gradient for step {commit.step} than the undisturbed run"
             )
 
+        self._world.custody.passed(process, commit)
         if commit.step > self._top:
             self._top = commit.step
             self._watch_joins(commit.step)

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from regrow.core.attendance import Task
 from regrow.core.membership_effects import Unfounded, WishTold
 from regrow.sim.grades import GRADES, Grade
 
@@ -22,8 +23,12 @@ SIGHTS = (
     "a joiner with other bits was refused",
     "the coordinator crashed while a joiner listened",
     "the coordinator crashed before all had entered a planned roster",
+    "the coordinator crashed while somebody was told to end",
+    "the coordinator crashed when a queue had overflowed",
+    "a spectator was lost",
     "a save became whole",
     "a save was void",
+    "somebody was left alone with the state",
     "a last save was completed by others",
     "the vault was killed with a save under way",
     "everybody was lost",
@@ -47,7 +52,7 @@ SIGHTS = (
     *(
         f"{kind}: {fate}"
         for kind in ("scale", "leave", "migrate")
-        for fate in ("fulfilled", "failure", "fulfilled after it")
+        for fate in ("fulfilled", "failure", "the coordinator crashed", "fulfilled after it")
     ),
 )
 """All there is to be seen."""
@@ -59,7 +64,8 @@ class Sights:
         self.counts: Counter[str] = Counter()
         self._wishes: dict[int, WishTold] = {}
         """Granted, and nothing has become of them yet."""
-        self._disturbed: set[int] = set()
+        self._disturbed: set[tuple[int, str]] = set()
+        """Wishes, and by what."""
         self.is_founding = False
         """Everybody is lost, and no origin was taken yet."""
 
@@ -78,19 +84,28 @@ class Sights:
             self.see("a founder was lost while it replayed")
         if self._world.feeds.is_loaded_from(process):
             self.see("a donor was lost during a load")
-        self._disturb()
+        acting = process.attendance.acting
+        seat = acting.seat(process.member) if acting is not None else None
+        if seat is not None and seat.spectates:
+            self.see("a spectator was lost")
+        self._disturb("failure")
 
     def crashed(self) -> None:
         """The coordinator."""
-        if any(process.alive and process.attendance.listening for process in self._world.agent.processes.values()):
+        living = [process for process in self._world.agent.processes.values() if process.alive]
+        if any(process.attendance.listening for process in living):
             self.see("the coordinator crashed while a joiner listened")
+        if any(process.is_dismissed and process.attendance.task is not Task.GONE for process in living):
+            self.see("the coordinator crashed while somebody was told to end")
+        if any(process.attendance.has_overflowed for process in living):
+            self.see("the coordinator crashed when a queue had overflowed")
         if self._world.referee.is_entering:
             self.see("the coordinator crashed before all had entered a planned roster")
         if self._world.coordinator.sought is not None:
             self.see("the coordinator crashed while an origin was sought")
         if self._world.referee.is_recalling:
             self.see("the coordinator crashed before all founders had entered")
-        self._disturb()
+        self._disturb("the coordinator crashed")
 
     def unfounded(self, unfounded: Unfounded) -> None:
         self.see("everybody was lost")
@@ -119,13 +134,13 @@ class Sights:
             self._wishes[number] = told
         elif told.state == "fulfilled" and self._wishes.pop(number, None) is not None:
             self.see(f"{kind}: fulfilled")
-            if number in self._disturbed:
+            if any(number == each for each, _ in self._disturbed):
                 self.see(f"{kind}: fulfilled after it")
         else:
             self._wishes.pop(number, None)
 
-    def _disturb(self) -> None:
+    def _disturb(self, how: str) -> None:
         for number, told in self._wishes.items():
-            if number not in self._disturbed:
-                self._disturbed.add(number)
-                self.see(f"{told.wish.kind}: failure")
+            if (number, how) not in self._disturbed:
+                self._disturbed.add((number, how))
+                self.see(f"{told.wish.kind}: {how}")

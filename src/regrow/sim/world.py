@@ -17,7 +17,7 @@ from regrow.core.speeds import SpeedConfig
 from regrow.sim.chance import Chance
 from regrow.sim.coordinator import Coordinator
 from regrow.sim.custody import Custody
-from regrow.sim.faults import Faults, losses, mishaps, plan, wishes
+from regrow.sim.faults import Faults, losses, mishaps, overflows, plan, wishes
 from regrow.sim.feeds import Feeds
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
@@ -181,7 +181,8 @@ class World:
         asked = wishes(Chance(mix(seed, 3)), most=4) if faults and mix(seed, 4) % 2 else ()
         befalls = mishaps(Chance(mix(seed, 14)), most=5) if faults and self.plan.saves is not None else ()
         strikes = losses(Chance(mix(seed, 18)), most=4) if faults and self.plan.logs else ()
-        self.faults = Faults(self, (*plan(chance, faults), *asked, *befalls, *strikes))
+        slow = overflows(Chance(mix(seed, 23))) if faults and mix(seed, 24) % 4 == 0 else ()
+        self.faults = Faults(self, (*plan(chance, faults), *asked, *befalls, *strikes, *slow))
 
     def line(self, version: Version) -> Reference:
         """Of whoever goes on under this roster."""

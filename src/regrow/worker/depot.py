@@ -8,6 +8,7 @@ A save that finds no vault, or loses it on the way, is settled by the next line:
 last save nothing comes after, so it is waited for (rule S3 of ADR 0027).
 """
 
+import contextlib
 import os
 import sys
 import threading
@@ -27,18 +28,21 @@ from regrow.core.progress import Phase
 from regrow.core.records import Fact, SaveWaited
 from regrow.core.roster import Member, Version
 from regrow.core.saves import Urgency
+from regrow.core.toll import Toll
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 from regrow.shell.vaulting import (
     Came,
     Deposit,
     Deposited,
+    Due,
     Foreseen,
     FromWorker,
     Kept,
     Lacking,
     Lent,
     LogHeld,
+    Paid,
     Recall,
     Recalled,
     Shown,
@@ -63,6 +67,8 @@ _AWAY_S = 30.0
 _LONGEST_S = 3600.0
 """A step that waits longer for a save counts as a hang: a vault that is there says every second why it has to."""
 _TOLD_S = 0.001
+_SETTLED = 3
+"""By the entry of so many steps an optimizer has made its state, if it ever does."""
 _MAPPINGS = 4
 """More than a vault has arenas."""
 
@@ -89,15 +95,20 @@ class Depot:
         stamp: Stamp,
         note: Callable[[Fact], None],
         again: Callable[[Urgency], None],
+        due: Callable[[], None],
         logbook: Logbook | None = None,
     ) -> None:
-        """`again` wishes a save anew, after one that is void. `logbook`: of an every-step job."""
+        """`again` wishes a save anew, after one that is void; `due` does when the vault's clock says so. `logbook`: of an
+        every-step job."""
         self._me = me
         self._tracked = tracked
         self._drafting = drafting
         self._stamp = stamp
         self._note = note
         self._again = again
+        self._due = due
+        self._toll = Toll()
+        self._entries = 0
         self._logbook = logbook
         self._replaying: Replaying | None = None
         self._line = VaultLine(address, self._first, self._heard, self._lost)
@@ -133,11 +144,25 @@ class Depot:
         if self._logbook is not None:
             self._logbook.close()
 
+    # Steps
+
+    def enter(self) -> None:
+        """A step begins."""
+        self._toll.entered(time.monotonic())
+        self._entries += 1
+        if self._entries >= _SETTLED:
+            self._foresee()  # no optimizer of torch's has said so
+
+    def skip(self) -> None:
+        """It was computed elsewhere, or before."""
+        self._toll.skipped()
+
     # Saving
 
     def save(self, work: Save) -> None:
         begun_s = time.monotonic()
         self._wait()  # two saves without an optimizer's step in between
+        self._toll.saves(work.step)
         layout = self._laid_out(work.step)
         with self._changed:
             self._unsettled, self._lent, self._why_waiting = work, None, ""
@@ -243,17 +268,25 @@ class Depot:
 
     def _before_step(self) -> None:
         """Before each step of an optimizer."""
-        self._wait()
-        if not self._is_foreseen and not is_young(self._tracked) and (number := self._line.number):
+        waited_s = self._wait()
+        paid = self._toll.updates(time.monotonic(), waited_s)
+        if paid is not None and (number := self._line.number):
+            with contextlib.suppress(PeerError):  # one save less to learn from
+                self._line.say(Paid(step=paid[0], seconds=paid[1]), number)
+        if not self._is_foreseen and not is_young(self._tracked):
+            self._foresee()
+
+    def _foresee(self) -> None:
+        if not self._is_foreseen and (number := self._line.number):
             self._is_foreseen = True
             try:
                 self._line.say(Foreseen(arena_bytes=self._laid_out(0).plan.arena_bytes), number)
             except PeerError:
                 self._is_foreseen = False
 
-    def _wait(self) -> None:
+    def _wait(self) -> float:
         if self._hold.is_idle:
-            return
+            return 0.0
         with self._changed:
             work = self._unsettled
         with self._stamp.aside(Phase.BUSY, "a save", _LONGEST_S):
@@ -263,6 +296,7 @@ class Depot:
         if seconds >= _TOLD_S and work is not None:
             why = self._why_waiting or "the copy was not done"
             self._note(SaveWaited(step=work.step, seconds=seconds, why=why))
+        return seconds
 
     # Recalling
 
@@ -350,6 +384,7 @@ class Depot:
 
     def _lost(self) -> None:
         with self._changed:
+            self._is_foreseen = False  # the next vault may know of nothing yet
             self._changed.notify_all()
         if self._logbook is not None:
             self._logbook.wake()
@@ -362,6 +397,7 @@ class Depot:
 
     def _heard(self, message: ToWorker, fd: int | None) -> None:
         void: Save | None = None
+        is_due = False
         with self._changed:
             work = self._unsettled
             match message:
@@ -372,6 +408,8 @@ class Depot:
                     self._unsettled, self._is_kept = None, True
                 case Void(step=step) if work is not None and step == work.step:
                     self._unsettled, self._is_kept, void = None, False, work
+                case Due():
+                    is_due = work is None  # else one is on its way
                 case Waits(why=why):
                     self._why_waiting = why
                 case Lacking() if work is not None and (message.step, message.version) == (work.step, work.version):
@@ -386,6 +424,8 @@ class Depot:
             self._changed.notify_all()
         if self._logbook is not None:
             self._tell_logbook(self._logbook, message)
+        if is_due:
+            self._due()
         if void is not None and void.urgency is not Urgency.LAST:
             self._again(void.urgency)
 

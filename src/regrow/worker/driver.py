@@ -58,6 +58,7 @@ from regrow.core.events import (
     Reduced,
     Reread,
     RosterPushed,
+    SaveDue,
     SaveWished,
     Served,
     StopAsked,
@@ -80,6 +81,7 @@ from regrow.core.records import (
     StateFetched,
     StateRecalled,
     StateServed,
+    StateUnique,
 )
 from regrow.core.resolve import Manifest, Statement
 from regrow.core.roster import Roster, Version
@@ -203,6 +205,10 @@ class Driver:
     def save_again(self, urgency: Urgency) -> None:
         """The last one is void."""
         self.tell(SaveWished(urgency=urgency))
+
+    def save_due(self) -> None:
+        """By the vault's clock."""
+        self.tell(SaveDue())
 
     def refused(self, why: str, is_lost: bool) -> None:
         self._hand(Leave(why=why, fault="refused" if is_lost else "evicted"))
@@ -348,6 +354,8 @@ class Driver:
                 why=resolution.why,
             )
         )
+        if work.is_guarded:
+            self._note(StateUnique(version=resolution.version, step=resolution.step))
         if resolution.is_planned:
             faultpoint("switched", step=resolution.step, roster=resolution.version.n)
 

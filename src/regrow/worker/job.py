@@ -14,7 +14,7 @@ from regrow.core.errors import ConfigError, Mismatch, PoisonError, StateError
 from regrow.core.events import StepEntered, StopAsked
 from regrow.core.lanes import Cell, lanes_in
 from regrow.core.messages import Contract, Join
-from regrow.core.order import Grid, mix
+from regrow.core.order import DataFrom, Grid, mix
 from regrow.core.origin import mathematics
 from regrow.core.progress import Phase
 from regrow.core.records import Departed, Fact
@@ -145,7 +145,7 @@ class Job:
             seed=self.seed,
             lanes=self.lanes,
             microbatches_per_lane=self.microbatches_per_lane,
-            data_from=self.place.door.data_from if self.place else (0, 0),
+            data_from=self.place.door.data_from if self.place else DataFrom(),
         )
         return make_data(
             source,
@@ -251,8 +251,17 @@ class Job:
     def _furnish(self, place: Place, driver: Driver, contract: Contract) -> Depot:
         drafting = Drafting(place.door.shard_bytes, mathematics(contract.terms))
         door = place.door
-        logbook = self._make_logbook(place, driver) if door.log_bytes else None
-        depot = Depot(door.vault, door.member, self._tracked, drafting, self._stamp, self._note, driver.save_again, logbook)
+        depot = Depot(
+            door.vault,
+            door.member,
+            self._tracked,
+            drafting,
+            self._stamp,
+            self._note,
+            driver.save_again,
+            driver.save_due,
+            self._make_logbook(place, driver) if door.log_bytes else None,
+        )
         driver.keep(depot)
         depot.open()
         return depot
@@ -292,8 +301,12 @@ class Job:
             if self._step is not None:
                 faultpoint("entered", step=self._step.index + 1)
             driver.partials.retract()
+            if self._depot is not None:
+                self._depot.enter()
             driver.tell(StepEntered())
             first = driver.enter()
+            if self._depot is not None and isinstance(first, Commit):
+                self._depot.skip()
             if isinstance(first, Leave):
                 if first.fault is not None:
                     self._fail(first)

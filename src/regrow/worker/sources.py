@@ -14,7 +14,7 @@ import torch.utils.data
 from regrow.core.errands import Errand
 from regrow.core.errors import ConfigError
 from regrow.core.order import Grid, Plan, fetch_seed, sample_seed
-from regrow.core.origin import DATA_FROM
+from regrow.core.origin import DATA_FROM, DATASET_SIZE
 from regrow.worker.randomness import seed_host
 
 
@@ -30,11 +30,12 @@ class Samples:
         size = len(dataset)
         if size < 1:
             raise ConfigError("data() got an empty dataset: there is nothing to train on")
+        grid = msgspec.structs.replace(grid, data_from=grid.data_from.within(grid.seed, size))
         self.grid = Plan(**msgspec.structs.asdict(grid), batch_size=batch_size, dataset_size=size)
         self.terms = {
             "batch_size": str(batch_size),
-            "dataset size": str(size),
-            DATA_FROM: "{}:{}".format(*grid.data_from),
+            DATASET_SIZE: str(size),
+            DATA_FROM: str(grid.data_from),
         }
         self._dataset = dataset
         self._collate = collate or torch.utils.data.default_collate

@@ -17,6 +17,7 @@ import torch.utils.data
 from regrow.core.errands import Errand
 from regrow.core.errors import ConfigError
 from regrow.core.order import Grid, fetch_seed, item_seed
+from regrow.core.origin import STREAMS
 from regrow.state.byproducts import raw
 from regrow.state.tree import flatten, leaves, unflatten
 from regrow.worker.randomness import seed_host
@@ -53,7 +54,7 @@ class Streams:
         self, dataset: Iterable[Any] | Split, grid: Grid, batch_size: int, collate: Callable[[list[Any]], Any] | None
     ) -> None:
         self.grid = grid
-        self.terms = {"batch_size": str(batch_size), "data": "a stream for each lane"}
+        self.terms = {"batch_size": str(batch_size), "data": STREAMS}
         self.positions = Positions()
         self._dataset = dataset
         self._batch_size = batch_size
