@@ -1,6 +1,6 @@
 """Claim: a lost replica grows back while the others train, at little cost to them; a shadow takes over at once.
 
-A job of two replicas and about 10 M parameters. Again and again the one that is not r0 gets a SIGKILL, between two steps (in
+A job of some replicas and about 10 M parameters. Again and again one that is not r0 gets a SIGKILL, between two steps (in
 a lane, a lone survivor would wait for its successor, which is another matter), in jobs one after another:
 
     restarted  its next life starts
@@ -8,23 +8,31 @@ a lane, a lone survivor would wait for its successor, which is another matter), 
     shadow     --spares 1 --shadow: a spectator takes over
     late       as restarted, but the script sleeps before it builds its model, so that steps without a successor stand
                right beside those with one
+    grow       nobody is killed: `regrow scale` asks for one more, and then for one less, again and again
 
-Medians over the kills, from the journals, on one machine's monotonic clock:
+Medians over the kills, or the rounds of growth, from the journals, on one machine's monotonic clock. Steps are those of all
+who were there all the time, each in milliseconds and with its own median; that of the worst of them counts, and the ratio is
+the worst of theirs:
 
-    full       seconds from the signal until the first step is committed in which all replicas had lanes
-    step       milliseconds of r0's steps with all replicas at work
+    full       seconds from the signal, or the wish, until the first step is committed in which all replicas had lanes
+    step       steps before: with all replicas at work
     alone      with one lost, before its successor has a line to r0
     beside     from then on, while it loads, replays and is audited
-    ratio      beside / alone, after the same kill
-    neighbour  the same ratio where, instead of a successor, a process that has nothing to do with the job uses as much of
-               a core for the same kind of work: what of the ratio is the machine's
+    slowest    the longest of these
+    after      steps with all replicas at work again; of growth, once the one that came has left again
+    ratio      beside / alone, after the same kill; of growth beside / step, with the very same lanes
+    back       after / step
+    neighbour  the first ratio, of r0, where, instead of a successor, a process that has nothing to do with the job uses as
+               much of a core for the same kind of work: what of the ratio is the machine's
     cpu        what the successor used of a core meanwhile
     spare_mb   what a parked spare holds in memory, as the kernel counts its own pages
 
 and where `full` goes, each up to: seen (the exit is reaped), roster, attached (the successor has lines to the members), fed
 (the snapshot is copied), loaded, audited, entered, committed.
 
-    python benchmarks/join.py [--kills 10] [--batch 16] [--modes late,spare] [--json FILE]
+    python benchmarks/join.py [--replicas 2] [--kills 10] [--batch 16] [--modes late,spare] [--json FILE]
+
+With a core for each process: `--replicas 4 --kills 8 --modes grow,late`, some three minutes.
 """
 
 import argparse
@@ -37,22 +45,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from itertools import pairwise
+from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
-from regrow.core.records import (
-    Audited,
-    Committed,
-    Fact,
-    ListenerAttached,
-    ListenerFed,
-    RosterAdopted,
-    RosterMade,
-    SnapshotLoaded,
-    WorkerExited,
-    WorkerStarted,
-)
+from join_steps import Facts, grown, measured, spread, steps
+
+from regrow.core.records import Committed, ListenerAttached, RosterAdopted, RosterMade, WorkerExited, WorkerStarted
 from regrow.shell.follower import Follower
 
 HERE = Path(__file__).parent
@@ -64,17 +63,13 @@ MODES = {
     "shadow": (*GOES_ON, "--spares", "1", "--shadow"),
     "late": GOES_ON,
     "alone": ("--max-restarts", "0"),
+    "grow": GOES_ON,
 }
-MARKS = ("seen", "roster", "attached", "fed", "loaded", "audited", "entered", "committed")
-REPLICAS = 2
 QUIET = 12
 """Steps at full strength before each kill."""
 LATE_S = 4.0
 DEADLINE_S = 180.0
 TICKS = os.sysconf("SC_CLK_TCK")
-
-Facts = list[tuple[int, Fact]]
-"""With their times in nanoseconds."""
 
 
 def wait_for(condition: Callable[[], object], what: str) -> object:
@@ -87,9 +82,11 @@ def wait_for(condition: Callable[[], object], what: str) -> object:
 
 
 class Job:
-    def __init__(self, folder: Path, mode: str, batch: int) -> None:
+    def __init__(self, folder: Path, mode: str, batch: int, replicas: int) -> None:
         self.folder = folder
-        command = [REGROW, "run", "--replicas", str(REPLICAS), "--lanes", "4", "--run-dir", folder, *MODES[mode]]
+        self.replicas = replicas
+        lanes = 2 * replicas
+        command = [REGROW, "run", "--replicas", replicas, "--lanes", lanes, "--run-dir", folder, *MODES[mode]]
         self.die, self.sent = folder.with_name("die"), folder.with_name("sent")
         command += [
             HERE / "join_job.py",
@@ -119,8 +116,9 @@ class Job:
             self._facts.setdefault(path.stem, []).extend((line.ns, line.what) for line in follower.read())
         return self._facts
 
-    def workers(self, since_ns: int = 0) -> list[str] | None:
-        """Those who have lanes, once all replicas do and a while has passed; with --spares, once the spare is there too."""
+    def workers(self, since_ns: int = 0, more: int = 0) -> list[str] | None:
+        """Those who have lanes, once all replicas, and so many more, do and a while has passed, and a spare is there where
+        there is to be one."""
         facts = self.facts()
         made = [fact for ns, fact in facts.get("coordinator", ()) if isinstance(fact, RosterMade) and ns > since_ns]
         if not made:
@@ -130,7 +128,8 @@ class Job:
         full = [
             fact for _, fact in facts.get("r0.0", ()) if isinstance(fact, Committed) and fact.attempt == made[-1].version
         ]
-        return working if len(working) == REPLICAS and len(full) >= QUIET and self._is_spared(facts, seats) else None
+        is_full = len(working) == self.replicas + more and len(full) >= QUIET
+        return working if is_full and self._is_spared(facts, seats) else None
 
     def _is_spared(self, facts: dict[str, Facts], seats: dict[str, tuple[int, ...]]) -> bool:
         if "--shadow" in self.process.args:
@@ -144,6 +143,10 @@ class Job:
     def _output(self, who: str) -> str:
         path = self.folder / "output" / f"{who}.log"
         return path.read_text(errors="replace") if path.exists() else ""
+
+    def scale(self, replicas: int) -> None:
+        command = [REGROW, "scale", "--replicas", str(replicas), "--no-wait", str(self.folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=DEADLINE_S)
 
     def pid(self, who: str) -> int:
         return next(
@@ -172,7 +175,20 @@ def strike(job: Job) -> dict[str, float]:
     job.sent.unlink()
     used = watched(job, sent_ns)
     wait_for(lambda: job.workers(sent_ns), "all replicas to be back")
-    return measured(job.facts(), sent_ns, used) | held
+    return measured(job.facts(), [who for who in working if who != victim], sent_ns, used) | held
+
+
+def grow(job: Job) -> dict[str, float]:
+    """One more, and again one less."""
+    stay = wait_for(job.workers, "all replicas to be at work")
+    asked_ns = time.monotonic_ns()
+    job.scale(job.replicas + 1)
+    used = watched(job, asked_ns)
+    wait_for(lambda: job.workers(asked_ns, more=1), "one more to be at work")
+    left_ns = time.monotonic_ns()
+    job.scale(job.replicas)
+    wait_for(lambda: job.workers(left_ns), "it to have left")
+    return grown(job.facts(), stay, asked_ns, left_ns, used)
 
 
 def watched(job: Job, sent_ns: int) -> float:
@@ -194,13 +210,13 @@ def watched(job: Job, sent_ns: int) -> float:
     return (cpu_s(pid) - begun_cpu_s) / (time.monotonic() - begun_s)
 
 
-def neighbour(batch: int, share: float, rounds: int) -> list[float]:
+def neighbour(batch: int, replicas: int, share: float, rounds: int) -> list[float]:
     """r0's steps alone with a stranger at work, over those without, round by round."""
     ratios = []
     with tempfile.TemporaryDirectory(prefix="regrow-join-") as folder:
-        job = Job(Path(folder) / "run", "alone", batch)
+        job = Job(Path(folder) / "run", "alone", batch, replicas)
         try:
-            victim = next(who for who in wait_for(job.workers, "both to be at work") if who != "r0.0")
+            victim = next(who for who in wait_for(job.workers, "all to be at work") if who != "r0.0")
             os.kill(job.pid(victim), signal.SIGKILL)
             for _ in range(rounds):
                 quiet = window(job)
@@ -232,56 +248,10 @@ def window(job: Job) -> float:
     return statistics.median(since())
 
 
-def measured(facts: dict[str, Facts], sent_ns: int, used: float) -> dict[str, float]:
-    def first(who: str, kind: type[Fact], matches: Callable[[Fact], bool] = lambda _: True) -> int | None:
-        return next((ns for ns, fact in facts[who] if ns > sent_ns and isinstance(fact, kind) and matches(fact)), None)
-
-    rosters = [(ns, fact) for ns, fact in facts["coordinator"] if ns > sent_ns and isinstance(fact, RosterMade)]
-    full = next(fact for _, fact in rosters if sum(bool(seat.lanes) for seat in fact.seats) == REPLICAS)
-    comes = next(str(seat.member) for seat in full.seats if seat.lanes and str(seat.member) != "r0.0")
-    is_full = lambda fact: getattr(fact, "attempt", getattr(fact, "version", None)) == full.version  # noqa: E731
-    ends = {
-        "seen": first("agent", WorkerExited),
-        "roster": rosters[0][0],
-        "attached": first("r0.0", ListenerAttached),
-        "fed": first("r0.0", ListenerFed),
-        "loaded": first(comes, SnapshotLoaded),
-        "audited": first(comes, Audited),
-        "entered": first(comes, RosterAdopted, is_full),
-        "committed": first("r0.0", Committed, is_full),
-    }
-    marks = [(name, ns) for name, ns in ends.items() if ns is not None and (full.base is not None or name not in MARKS[2:6])]
-    found = {
-        f"to {name}": (ns - before) / 1e6
-        for (name, ns), before in zip(marks, [sent_ns, *(ns for _, ns in marks)], strict=False)
-    }
-    commits = [(ns, fact) for ns, fact in facts["r0.0"] if isinstance(fact, Committed)]
-    found["full"] = (ends["committed"] - sent_ns) / 1e9
-    found["step"] = statistics.median(steps(commits, sent_ns - 10**12, sent_ns))
-    if full.base is not None and ends["attached"] is not None:
-        found["cpu"] = used
-        alone = list(steps(commits, ends["roster"], ends["attached"]))[1:]  # the first has what was left of a step
-        beside = list(steps(commits, ends["attached"], ends["entered"]))
-        if beside:
-            found |= {"beside": statistics.median(beside), "slowest": max(beside)}
-        if len(alone) > 4 and beside:
-            found |= {"alone": statistics.median(alone), "ratio": found["beside"] / statistics.median(alone)}
-    return found
-
-
-def steps(commits: Facts, start: int, stop: int) -> Iterator[float]:
-    """Milliseconds between two commits that both lie within."""
-    within = [ns for ns, _ in commits if start <= ns <= stop][-40:]
-    return ((after - before) / 1e6 for before, after in pairwise(within))
-
-
-def spread(values: list[float]) -> list[float]:
-    return [round(value, 3) for value in (statistics.median(values), min(values), max(values))]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--kills", type=int, default=10, help="of each mode; rounds of growth")
+    parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument("--batch", type=int, default=16, help="samples of a microbatch: how long a step takes")
     parser.add_argument("--modes", default="restarted,spare,shadow,late")
     parser.add_argument("--json", type=Path, default=HERE / "results" / "join.jsonl", help="a line is added to it")
@@ -289,12 +259,12 @@ def main() -> None:
     found: dict[str, dict[str, list[float]]] = {}
     for mode in args.modes.split(","):
         with tempfile.TemporaryDirectory(prefix="regrow-join-") as folder:
-            job = Job(Path(folder) / "run", mode, args.batch)
+            job = Job(Path(folder) / "run", mode, args.batch, args.replicas)
             rows: list[dict[str, float]] = []
             try:
                 for number in range(args.kills):
-                    rows.append(strike(job))
-                    print(f"{mode}, kill {number + 1} of {args.kills}: {rows[-1]['full']:.2f} s", flush=True)
+                    rows.append(grow(job) if mode == "grow" else strike(job))
+                    print(f"{mode}, {number + 1} of {args.kills}: {rows[-1]['full']:.2f} s", flush=True)
             finally:
                 job.process.send_signal(signal.SIGKILL)
                 job.process.wait()
@@ -303,16 +273,21 @@ def main() -> None:
             print("  ".join(f"{name} {middle:g} ({low:g} to {high:g})" for name, (middle, low, high) in found[mode].items()))
     if "late" in found:
         share = found["late"]["cpu"][0]
-        found["late"]["neighbour"] = spread(neighbour(args.batch, share, args.kills))
+        found["late"]["neighbour"] = spread(neighbour(args.batch, args.replicas, share, args.kills))
         print(f"a stranger that uses {share} of a core: {found['late']['neighbour']}")
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=HERE)
     report = {
         "claim": __doc__.splitlines()[0],
         "kills": args.kills,
-        "replicas": REPLICAS,
+        "replicas": args.replicas,
         "batch": args.batch,
         "median, lowest, highest": found,
-        "machine": {"cores": os.cpu_count(), "python": platform.python_version(), "kernel": platform.release()},
+        "machine": {
+            "cores": len(os.sched_getaffinity(0)),
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "kernel": platform.release(),
+        },
         "commit": commit.stdout.strip(),
     }
     args.json.parent.mkdir(parents=True, exist_ok=True)

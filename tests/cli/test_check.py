@@ -255,6 +255,8 @@ def test_status_reads_the_end_and_the_steps(tmp_path: Path) -> None:
         "waits": "",
         "target": 2,
         "wishes": [],
+        "saves": None,
+        "risk": None,
     }
 
 

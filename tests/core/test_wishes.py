@@ -270,6 +270,12 @@ def test_when_all_are_told_to_end_and_nobody_comes_the_job_stops() -> None:
     assert [e.member for e in effects if isinstance(e, Send) and isinstance(e.message, Stop)] == [A, B, C]
 
 
+def test_whoever_is_told_to_end_while_the_job_stops_stops_with_it() -> None:
+    job = desk()
+    job._take(StopRequested(now=job.now))
+    assert not rosters(dismissed(job, B))
+
+
 def test_the_last_that_is_told_to_end_waits_for_another_while_there_is_time() -> None:
     job = desk()
     job.sees_dead(A)

@@ -4,12 +4,25 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from runs import Run, alone, prove, wait_for
 
-from regrow.core.records import Committed, Departed, JobEnded, RosterMade, WorkerExited, WorkerStarted
+from regrow.cli.run_dir import RunDir
+from regrow.cli.why import gather
+from regrow.core.records import (
+    Committed,
+    Departed,
+    JobEnded,
+    LaneComputed,
+    RosterMade,
+    SaveDurable,
+    WorkerExited,
+    WorkerStarted,
+)
 
 pytestmark = pytest.mark.process
 
@@ -148,6 +161,40 @@ def test_sigterm_stops_all_at_one_boundary(start: Callable[..., Run], digests: l
     assert run.wait() == 143, run.story()
     assert "SIGTERM: stopping at the next boundary" in run.output
     prove_stopped(run, digests, {"r0.0", "r1.0"})
+
+
+@pytest.mark.parametrize("is_launcher_first", [True, False])
+def test_sigterm_to_every_process_stops_the_job_at_a_boundary(
+    is_launcher_first: bool, start: Callable[..., Run], digests: list[str], tmp_path: Path
+) -> None:
+    """As when a container is ended: data workers, warm parent and vault are told, too, and are needed until the end."""
+    saves = ("--checkpoint", str(tmp_path / "place"), "--checkpoint-every", "1000")
+    run = start("--replicas", "2", *saves, script_args=(*ENDLESS, "--workers", "1"))
+    under_way(run)
+    wait_for(lambda: len(run.processes()) == 9, "each worker with a nursery and a data worker; the vault with a writer")
+    sockets = run.listening()
+    below = sorted(run.processes().keys() - {run.process.pid}, reverse=True)  # data workers before those whom they feed
+    if is_launcher_first:
+        run.process.terminate()
+        wait_for(lambda: "SIGTERM: stopping" in run.output, "the launcher to answer")
+    for pid in below:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    if not is_launcher_first:
+        run.process.terminate()
+    assert run.wait() == 143, run.story()
+    departed = {who: fact for who, fact in run.facts(Departed) if fact.fault is None}
+    if is_launcher_first:
+        prove_stopped(run, digests, {"r0.0", "r1.0"})
+    else:  # whoever was told before the launcher was may have left as planned
+        prove_stopped(run, digests, set(departed))
+    assert run.output.count("died") == run.output.count("Error") == 0, run.output
+    assert gather(RunDir(run.folder)).tale.summary.failures == 0, run.story()
+    computed = Counter((fact.step, fact.lane) for _, fact in run.facts(LaneComputed))
+    assert set(computed.values()) == {1}, run.story()
+    (last,) = {fact.step for fact in departed.values()}
+    assert [fact.step for _, fact in run.facts(SaveDurable)][-1] == last, run.story()
+    run.wait_nothing_left(sockets)
 
 
 def test_a_job_whose_only_worker_is_told_to_end_stops_at_a_boundary(start: Callable[..., Run], digests: list[str]) -> None:

@@ -46,6 +46,9 @@ LISTENERS = [
     Attack("a joiner, at its first boundary", ("r1.1:boundary:SIGKILL",), "r1"),
     Attack("a member that has copied its state", ("*:snapped:SIGKILL",), "*"),
     Attack("a donor, half way", ("*:serving:SIGKILL",), "*"),
+    # With two left after it nobody has to be waited for.
+    Attack("a member that a listener has just come to", ("*:attached:SIGKILL",), "*", 4),
+    Attack("a member in the middle of its part of a record", ("*:feeding:SIGKILL",), "*", 4),
     # With one survivor left, and the donor dead in a lane, the joiner may be waited for instead: then it is healed.
     Attack(
         "a donor, half way, and the listener", ("*:serving:SIGKILL", "r1.1:loaded:SIGKILL", "r1.1:fetched:SIGKILL"), "* r1"
@@ -55,7 +58,6 @@ LISTENERS = [
     Attack("the first member, switching", ("r0:switched:SIGKILL",), "r0"),
     Attack("another member, switching", ("r2:switched:SIGKILL",), "r2"),
     Attack("a member and the joiner, switching", ("r0:switched:SIGKILL", "r1.1:switched:SIGKILL"), "r0 r1"),
-    Attack("two who return at once", ("r2:reduce:step=3:SIGKILL",), "r2", 4),
     Attack("two who return, one killed again", ("r2:reduce:step=3:SIGKILL", "r1.1:audit:SIGKILL"), "r2 r1", 4),
     Attack("a joiner that cannot stop failing", ("r1.1:load:SIGKILL", "r1.2:audit:SIGKILL"), "r1 r1"),
 ]
@@ -127,6 +129,76 @@ def test_the_coordinator_is_lost_during_a_join(
         assert run.pids().keys() == {"r0.0", "r1.0", "r1.1", "r2.0"}, "nobody else was started again"
     finally:
         coordinator.end()
+
+
+@pytest.mark.parametrize("moment", ["load", "loaded", "audit"])
+def test_the_coordinator_is_lost_while_a_listener_grows(
+    moment: str, start: Callable[..., Run], tmp_path: Path, reference: str
+) -> None:
+    """It goes on to its audit without a coordinator, and enters once there is one."""
+    coordinator = Coordinator(tmp_path)
+    try:
+        coordinator.start()
+        flags = ("--replicas", "3", *EVEN, "--fault", LOST, "--fault", f"r1.1:{moment}:SIGSTOP", *coordinator.arguments)
+        run = start(*flags, script_args=("--hold", "5:3"), run_dir=coordinator.run_dir)
+        pid = wait_stopped(run, "r1.1")
+        coordinator.kill()
+        os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: run.facts(Audited, "r1.1"), "the joiner to have shown its bits")
+        assert not run.facts(RosterAdopted, "r1.1"), run.story()
+        coordinator.start()
+        run.wait()
+        prove(run, reference, deaths=Counter(["r1"]))
+        assert run.facts(Committed, "r1.1") and not run.facts(ListenFailed), run.story()
+        assert run.pids().keys() == {"r0.0", "r1.0", "r1.1", "r2.0"}, "nobody else was started again"
+    finally:
+        coordinator.end()
+
+
+def wait_stopped(run: Run, who: str) -> int:
+    """Until this member has been stopped by its fault point; its pid."""
+
+    def stopped() -> int | None:
+        pid = run.pids().get(who)
+        return pid if pid and is_stopped(pid) else None
+
+    pid = wait_for(stopped, f"{who} to be stopped")
+    assert isinstance(pid, int)
+    return pid
+
+
+def is_stopped(pid: int) -> bool:
+    """By the kernel's word."""
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def test_two_return_at_once(start: Callable[..., Run], reference: str) -> None:
+    """One holds its snapshot and has not replayed it when the other comes, is fed and loads its own."""
+    patient = ("--hang-factor", "0", "--lease", "300")
+    faults = ("--fault", LOST, "--fault", "r2:reduce:step=3:SIGKILL", "--fault", "r1.1:loaded:SIGSTOP")
+    run = start("--replicas", "4", *EVEN, *patient, *faults, script_args=("--hold", "5:4"))
+    pid = wait_stopped(run, "r1.1")
+    wait_for(lambda: run.facts(SnapshotLoaded, "r2.1"), "the other to hold the state")
+    assert not run.facts(RosterAdopted, "r1.1"), run.story()
+    os.kill(pid, signal.SIGCONT)
+    run.wait()
+    prove(run, reference, deaths=Counter(["r1", "r2"]))
+    assert run.facts(Committed, "r1.1") and run.facts(Committed, "r2.1"), run.story()
+
+
+def test_a_donor_that_stands_still_is_not_waited_for(start: Callable[..., Run], reference: str) -> None:
+    """In the middle of a piece. The two other donors have all that it owes; it is ended only once they have given it."""
+    patient = ("--hang-factor", "0", "--lease", "300")
+    faults = ("--fault", LOST, "--fault", "*:serving:SIGSTOP")
+    run = start("--replicas", "4", *EVEN, *patient, *faults, script_args=("--hold", "5:4"))
+    ((_, loaded),) = wait_for(lambda: run.facts(SnapshotLoaded, "r1.1"), "the joiner to hold the state")
+    assert isinstance(loaded, SnapshotLoaded) and not loaded.blamed and loaded.listener.attempt == 1
+    (stopped,) = (who for who in ("r0.0", "r2.0", "r3.0") if is_stopped(run.pids()[who]))
+    os.kill(run.pids()[stopped], signal.SIGKILL)
+    run.wait()
+    prove(run, reference, deaths=Counter(["r1", stopped.split(".")[0]]))
+    assert not run.facts(ListenFailed, "r1.1") and run.facts(Committed, "r1.1"), run.story()
 
 
 def test_a_donor_whose_copy_is_wrong_is_named_and_outvoted(start: Callable[..., Run], digests: list[str]) -> None:

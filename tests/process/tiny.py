@@ -46,6 +46,7 @@ def main() -> None:
     parser.add_argument("--stray", action="store_true", help="start processes in sessions of their own, as a daemon does")
     parser.add_argument("--seed", type=int, default=5)
     parser.add_argument("--batch", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=0, help="data workers of each replica")
     parser.add_argument("--skip", type=json.loads, default=[], help="JSON: lanes to leave out, as [step, lane] pairs")
     parser.add_argument("--poison", help="INDEX:ACTION: what the sample does to its replica: kill, segfault, raise, spin")
     parser.add_argument("--save", action="store_true", help="catch PoisonError and print the digest of what is left")
@@ -57,7 +58,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
     job.track(model=model, optimizer=optimizer, schedule=schedule)
-    data = job.data(Points(), batch_size=args.batch)
+    data = job.data(Points(), batch_size=args.batch, num_workers=args.workers)
     log = (lambda text: None) if args.no_log else open_log()
     if args.child:
         subprocess.Popen([sys.executable, "-c", "import signal\nwhile True: signal.pause()"])

@@ -6,6 +6,7 @@ import os
 import secrets
 import signal
 import socket
+import struct
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -121,6 +122,51 @@ class Valve:
                         self.is_reached.set()
                         self._open.wait()
                         size_bytes = None
+
+
+class Scissors:
+    """Stands before a donor's door, and cuts the first line when so many of its bytes have passed, or every one of them."""
+
+    def __init__(self, behind: Endpoint, size_bytes: int, again: bool = False) -> None:
+        self._behind = behind
+        self._size_bytes = size_bytes
+        self._again = again
+        self.passed_bytes = 0
+        """All that joiners were given, over all lines."""
+        self.has_cut, self.came_again = threading.Event(), threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = Endpoint(*self._listener.getsockname())
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            joiner, _ = self._listener.accept()
+            donor = socket.create_connection((self._behind.host, self._behind.port))
+            if self.has_cut.is_set():
+                self.came_again.set()
+            cuts = self._again or not self.has_cut.is_set()
+            threading.Thread(target=self._ask, args=(joiner, donor), daemon=True).start()
+            threading.Thread(target=self._give, args=(donor, joiner, cuts), daemon=True).start()
+
+    def _ask(self, joiner: socket.socket, donor: socket.socket) -> None:
+        with suppress(OSError):
+            while data := joiner.recv(1 << 16):
+                donor.sendall(data)
+        with suppress(OSError):
+            donor.shutdown(socket.SHUT_RDWR)
+
+    def _give(self, donor: socket.socket, joiner: socket.socket, cuts: bool) -> None:
+        passed_bytes = 0
+        with suppress(OSError):
+            while (data := donor.recv(1 << 16)) and not (cuts and passed_bytes >= self._size_bytes):
+                joiner.sendall(data)
+                passed_bytes += len(data)
+                self.passed_bytes += len(data)
+        if cuts:
+            joiner.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+            self.has_cut.set()
+        joiner.close()
+        donor.close()
 
 
 def _donate(member: Member, token: str, build: Build, parent: Pipe, faults: str, run_dir: str) -> None:

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 import torch
-from donors import DEADLINE_S, JOINER, KEY, STEP, TOKEN, Donors, Valve
+from donors import DEADLINE_S, JOINER, KEY, STEP, TOKEN, Donors, Scissors, Valve
 
 from regrow.core.errors import Mismatch, PeerError, StateError
 from regrow.core.messages import Offer
 from regrow.core.roster import Endpoint, Member
-from regrow.core.stripes import PIECE_BYTES, Underway, count
+from regrow.core.stripes import AHEAD, PIECE_BYTES, Underway, count
 from regrow.state.tracked import Tracked
 from regrow.worker.healing import Received
 from regrow.worker.replica import Replica
@@ -214,19 +214,42 @@ def test_a_donor_whose_memory_is_bad_is_outvoted_and_only_the_bad_piece_is_fetch
     assert received.stripes[R0].size_bytes + received.stripes[R2].size_bytes == PIECE_BYTES
 
 
-def test_of_two_that_differ_the_jobs_own_digest_tells_which_is_right() -> None:
+def test_of_two_that_differ_neither_is_believed() -> None:
     with Donors(2, large, holds=False) as donors:
-        root = donors.tell(R1, "root")
         donors.tell(R0, "corrupt", 0, 5_000_000)
         for member in donors.endpoints:
             donors.tell(member, "hold")
         with pytest.raises(StateError, match=r"no majority.*r0\.0.*r1\.0"):
             fetched(donors, joiner())
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_line_that_breaks_half_way_costs_only_what_was_on_its_way(size: int) -> None:
+    with Donors(size, large, holds=False) as donors:
+        scissors = Scissors(donors.endpoints[R0], 26 << 20)
+        donors.endpoints[R0] = scissors.endpoint
         replica = joiner()
-        received = fetched(donors, replica, expected=root)
+        begun = Begun(fetching(donors, stall_s=3600.0), replica)
+        donors.tell(R0, "hold")
+        assert scissors.has_cut.wait(DEADLINE_S)
+        if size == 1:
+            assert scissors.came_again.wait(DEADLINE_S)
+        for member in donors.endpoints.keys() - {R0}:
+            donors.tell(member, "hold")
+        received = begun.taken()
     assert replica.tracked.digest() == large(True).digest()
-    assert received.witnesses == (R1,)
-    assert set(received.blamed) <= {R0}, "named if it had said anything by then"
+    assert (received.lost, received.blamed) == ({}, {})
+    assert received.stripes[R0].size_bytes >= 5 * PIECE_BYTES, "what had come was not fetched again"
+    if size == 1:
+        assert scissors.passed_bytes < received.size_bytes + (AHEAD + 1) * PIECE_BYTES
+
+
+def test_a_line_that_breaks_again_and_again_and_brings_nothing_is_given_up() -> None:
+    with Donors(1, large) as donors:
+        scissors = Scissors(donors.endpoints[R0], 1 << 20, again=True)
+        donors.endpoints[R0] = scissors.endpoint
+        with pytest.raises(PeerError, match=r"no donor is left.*r0\.0"):
+            fetched(donors, joiner())
 
 
 def test_what_is_no_tensor_is_compared_too() -> None:

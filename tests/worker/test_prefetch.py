@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -198,6 +199,21 @@ def test_when_their_parent_dies_data_workers_die_and_the_replica_says_so() -> No
     os.close(gone)
     with pytest.raises(regrow.InfraError, match=rf"pid {parent}\) was killed by SIGKILL"):
         data.microbatch(1, 0, 0)
+
+
+def test_sigterm_is_the_training_process_to_answer_and_what_a_data_worker_starts_is_told_as_ever() -> None:
+    def told(step: int, lane: int, microbatch: int) -> torch.Tensor:
+        child = subprocess.Popen(["sleep", "60"])
+        child.terminate()
+        return torch.tensor([[os.getpid(), os.getppid(), child.wait(30)]])
+
+    job, _ = fresh()
+    data = job.data(told, num_workers=1)
+    first = data.microbatch(0, 0, 0)[0].tolist()
+    assert first[2] == -signal.SIGTERM
+    for pid in first[:2]:
+        os.kill(pid, signal.SIGTERM)
+    assert data.microbatch(1, 0, 0)[0].tolist()[:2] == first[:2]
 
 
 def test_without_a_device_pinned_memory_is_plain_memory() -> None:

@@ -1,10 +1,9 @@
 """Which state is the job's, when donors declare what they hold: the root of their state, one digest over all of it.
 
 A donor's own digest proves that its bytes survived the way, not that they were right when they left: memory that went bad
-before the snapshot matches itself. So donors are compared. The root that the members agreed on, where the caller knows it,
-decides; else the root of more than half of the donors that can still declare one; else that of all who did. Where two
-roots stand against each other and nothing decides, nobody is believed: to train on from a wrong state is worse than to
-wait for a right one.
+before the snapshot matches itself. So donors are compared: the root of more than half of those that can still declare one
+decides. Where two roots stand against each other, nobody is believed: to train on from a wrong state is worse than to wait
+for a right one.
 """
 
 from collections import Counter
@@ -28,7 +27,7 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Parted(msgspec.Struct, frozen=True, kw_only=True):
-    """Nothing decides between the donors, or none of them holds what the job agreed on."""
+    """Nothing decides between the donors."""
 
     why: str
 
@@ -37,10 +36,9 @@ Verdict = Undecided | Agreed | Parted
 
 
 class Agreement:
-    """`expected`: the root that the job's members agreed on, if the caller knows it."""
+    """Who has declared what."""
 
-    def __init__(self, donors: Iterable[Member], expected: str | None = None) -> None:
-        self._expected = expected
+    def __init__(self, donors: Iterable[Member]) -> None:
         self._awaited = set(donors)
         self.roots: dict[Member, str] = {}
 
@@ -67,13 +65,9 @@ class Agreement:
         if self._awaited:
             return Undecided(awaited=tuple(sorted(self._awaited)))
         said = ", ".join(f"{donor} {root}" for donor, root in sorted(self.roots.items())) or "nobody says anything"
-        if self._expected is not None:
-            return Parted(why=f"no donor holds the state that the job agreed on, {self._expected}: {said}")
         return Parted(why=f"the donors hold different states and no majority tells which is the job's: {said}")
 
     def _decided(self, votes: Counter[str]) -> str | None:
-        if self._expected is not None:
-            return self._expected if votes[self._expected] else None
         if not votes:
             return None
         root, count = votes.most_common(1)[0]

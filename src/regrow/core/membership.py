@@ -909,7 +909,8 @@ class Membership:
         """A roster that is entered at a boundary, if anything is to change."""
         seated, least = set(roster.members), self._config.min_replicas
         staff = self.staff.cast(self._able((*seated, *ready)))
-        dismissed = {member for member in seated if self._is_dismissed(member)}
+        # Where the job is to stop, the next boundary is everybody's last: nobody has to leave before.
+        dismissed = {member for member in seated if self._is_dismissed(member) and not self._stopping}
         going = {member for member in seated if staff.goes(member.replica)} | dismissed
         staying = {member.replica for member in (seated - going) | set(ready)}
         if len(staying & set(staff.places)) < least:

@@ -4,7 +4,7 @@ The state is one ribbon of bytes, the tensors one after the other, cut into piec
 tiny ones share a piece. A donor's stripe is what it gives of them. Every donor has a few pieces to give, so that its line
 never idles, and whoever gives one is asked for the next: speed shows by itself. When nothing is left to ask for, an idle
 donor is asked for what another still owes, and the first to come counts. So a donor that dies or stalls costs what it had
-not given, and a slow one costs nothing.
+not given, a line that breaks what was on its way, and a slow one costs nothing.
 
 Pieces come before it is known whose state is right. Each is kept with the digest of what came, and is held to the agreed
 digests once there are any: one that differs is asked for again, elsewhere. Whoever gave it is blamed, by name, and asked
@@ -121,10 +121,8 @@ class _Piece(msgspec.Struct, kw_only=True):
 class Stripes:
     """One transfer. Events in any order; then `asks` says what to ask for, `outcome` where it stands."""
 
-    def __init__(
-        self, donors: Collection[Member], expected: str | None = None, kept: Kept | None = None, ahead: int = AHEAD
-    ) -> None:
-        self._agreement = Agreement(donors, expected)
+    def __init__(self, donors: Collection[Member], kept: Kept | None = None, ahead: int = AHEAD) -> None:
+        self._agreement = Agreement(donors)
         self._kept = kept
         self._ahead = ahead
         self.layout: str | None = None
@@ -132,9 +130,13 @@ class Stripes:
         self._layouts: dict[Member, str] = {}
         self._count = 0
         self._unasked: list[int] = []
+        self._doubtful: list[int] = []
+        """Kept, and perhaps of another state by now: asked for as well while nobody knows and nothing else is to do."""
         self._come: dict[int, _Piece] = {}
         self._owed: dict[Member, list[int]] = {donor: [] for donor in donors}
         """By those who take part, oldest first."""
+        self._away: set[Member] = set()
+        """Of them, those whose lines broke, until they are reached again."""
         self._digests: dict[Member, Sequence[bytes]] = {}
         self._agreed: Agreed | None = None
         self.lost: dict[Member, str] = {}
@@ -146,6 +148,7 @@ class Stripes:
         """The donor holds a snapshot of tensors of this layout, which is so many pieces."""
         if donor not in self._owed:
             return
+        self._away.discard(donor)
         self._layouts[donor] = layout
         if self.layout is not None:
             return
@@ -153,10 +156,11 @@ class Stripes:
         if self._kept is not None and self._kept.layout == layout:
             self._come = {piece: _Piece(digest=digest, giver=None) for piece, digest in self._kept.digests.items()}
         self._unasked = [piece for piece in range(pieces) if piece not in self._come]
+        self._doubtful = sorted(self._come)
 
     def declared(self, donor: Member, root: str, digests: Sequence[bytes]) -> None:
         """The digest of each piece, as the donor holds it, and the root of them all."""
-        if donor not in self._owed:
+        if donor not in self._owed or donor in self._digests:
             return
         self._digests[donor] = digests
         self._agreement.declare(donor, root)
@@ -170,7 +174,7 @@ class Stripes:
         if donor not in self._owed:
             return False
         self._owed[donor].remove(piece)
-        if piece in self._come:
+        if piece in self._come and (not self._is_doubtful(piece) or self._come[piece].digest == digest):
             return False
         come = self._come[piece] = _Piece(digest=digest, giver=donor)
         self._hold_to(piece, come, self._truth() or self._digests.get(donor))
@@ -182,6 +186,13 @@ class Stripes:
         if donor in self._owed:
             self._owed[donor].remove(piece)
             self._return([piece])
+
+    def interrupted(self, donor: Member) -> None:
+        """Its line broke, and it is being reached again: meanwhile others are asked for what it owed."""
+        if donor in self._owed:
+            self._away.add(donor)
+            owed, self._owed[donor] = self._owed[donor], []
+            self._return(owed)
 
     def gone(self, donor: Member, why: str) -> None:
         """It died, or stalled, or never answered."""
@@ -249,12 +260,17 @@ class Stripes:
     # Inside
 
     def _usable(self) -> list[Member]:
-        return [donor for donor in self._owed if self._layouts.get(donor) == self.layout is not None]
+        there = [donor for donor in self._owed if donor not in self._away]
+        return [donor for donor in there if self._layouts.get(donor) == self.layout is not None]
 
     def _next(self, donor: Member) -> int | None:
         while self._unasked:
             piece = heapq.heappop(self._unasked)
             if piece not in self._come:
+                return piece
+        while self._doubtful and self._agreed is None:
+            piece = heapq.heappop(self._doubtful)
+            if self._is_doubtful(piece):
                 return piece
         if self._owed[donor]:
             return None
@@ -265,6 +281,10 @@ class Stripes:
                 if piece not in self._come:
                     askers.setdefault(piece, []).append(place)
         return min(askers, key=lambda piece: (len(askers[piece]), -min(askers[piece]), piece), default=None)
+
+    def _is_doubtful(self, piece: int) -> bool:
+        come = self._come.get(piece)
+        return come is not None and come.giver is None and self._agreed is None
 
     def _truth(self) -> Sequence[bytes] | None:
         """What every piece must be, once that is agreed; None also where the agreed state is cut into other pieces."""

@@ -39,6 +39,8 @@ POINTS = {
     "serve": "a donor, about to offer its state",
     "serving": "a donor, in the middle of what it sends",
     "snapped": "a donor, holds a snapshot for joiners",
+    "attached": "a member, a listener has come, its snapshot is not taken yet",
+    "feeding": "a member, in the middle of its part of a record",
     "fetch": "a joiner, about to ask for state",
     "fetched": "a joiner, state loaded, about to take part",
     "load": "a listener, about to load a snapshot",
@@ -155,7 +157,8 @@ def _is_first(latch: Path) -> bool:
 def _strike(fault: Fault) -> None:
     if fault.action.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, fault.action))
-        threading.Event().wait(60)  # a fatal signal to a process with several threads may land a moment later
+        # To a process with several threads it may land a moment later. One that was stopped goes on here once continued.
+        threading.Event().wait(1.0 if fault.action == "SIGSTOP" else 60.0)
     elif fault.action == "raise":
         raise FaultInjected(f"fault injected at {fault.point}")
     elif fault.action == "exit":

@@ -20,6 +20,10 @@ _VIEWS = 64
 """So many are handed to the kernel at once, which takes 1024 at most."""
 
 
+class LineBroken(PeerError):
+    """The connection is gone. The peer may well be there, and be reached again."""
+
+
 class Blocking:
     """Owns the socket. One thread reads at a time, one writes. `early`: what had already been read from it."""
 
@@ -98,8 +102,8 @@ class Blocking:
         except OSError as error:
             raise self._broken(error) from error
         if not count:
-            raise PeerError(f"the connection to {self.peer} was closed by the peer")
+            raise LineBroken(f"the connection to {self.peer} was closed by the peer")
         return count
 
-    def _broken(self, error: OSError) -> PeerError:
-        return PeerError(f"the connection to {self.peer} broke: {error.strerror}")
+    def _broken(self, error: OSError) -> LineBroken:
+        return LineBroken(f"the connection to {self.peer} broke: {error.strerror}")

@@ -17,6 +17,7 @@ import torch
 
 from regrow.core.errands import Ask, Drop, Errand
 from regrow.core.errors import ConfigError
+from regrow.shell.parentage import pass_over_sigterm
 from regrow.worker.parcel import Parcel, pack
 
 PACKET_BYTES = 64 * 1024
@@ -56,7 +57,7 @@ def encode(order: Ask | Drop) -> bytes:
 def work(line: socket.socket, source: Source) -> NoReturn:
     """Until the line is closed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's to answer
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    pass_over_sigterm()
     # The threads that torch had are not in this process, and would be waited for.
     torch.set_num_threads(1)
     todo: deque[Errand] = deque()

@@ -99,7 +99,7 @@ from regrow.worker.replica import Replica
 from regrow.worker.waits import StampedGroup, waiting
 
 _YOUNG = 3
-"""In its first steps an optimizer makes its state."""
+"""In the first steps that a process itself takes part in, optimizers may make more state."""
 _MEASURED_EVERY = 100
 
 Turn = Compute | Commit | Leave
@@ -129,6 +129,8 @@ class Driver:
         """Under which roster this founder has recalled what, and since when it replays what follows."""
         self._committed_s = self._entered_s = 0.0
         """When the last step was; 0: none was yet."""
+        self._entered = 0
+        """How many steps, in this process."""
         self._lock = threading.Lock()
         self._work: queue.SimpleQueue[Work] = queue.SimpleQueue()
 
@@ -234,8 +236,9 @@ class Driver:
             self._arrived(*replay)
         elif self._depot is not None and self._depot.logbook is not None:
             self._measure(self._depot.logbook.expense)
-        if self.attendance.step < _YOUNG or self.attendance.step % _MEASURED_EVERY == 0:
+        if self._entered < _YOUNG or self._entered % _MEASURED_EVERY == 0:
             self.replica.measure()
+        self._entered += 1
         while True:
             work = self._next()
             if isinstance(work, Compute | Commit | Leave | Reduce):
@@ -398,6 +401,7 @@ class Driver:
         begun_s = time.monotonic()
         with waiting(self.stamp, Phase.FETCH, Phase.HEAL, origin.step):
             size_bytes = self.depot.recall(origin)
+        self.replica.measure()
         self.stamp.enter(Phase.TURN)
         faultpoint("recalled", step=origin.step, roster=work.version.n)
         seconds = time.monotonic() - begun_s

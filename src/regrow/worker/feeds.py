@@ -17,6 +17,7 @@ from regrow.core.events import Event, ListenerCame, ListenerGone
 from regrow.core.listener import Listener
 from regrow.core.messages import Begin, Part, Thanks
 from regrow.core.records import Fact, ListenerAttached
+from regrow.shell.faultpoint import faultpoint
 from regrow.state.memory import bytes_of
 from regrow.wire.tcp import Connection
 
@@ -57,6 +58,7 @@ class Feeds:
         """Returns when the line is lost."""
         line = self._lines[listener] = _Line(connection)
         self._note(ListenerAttached(listener=listener))
+        faultpoint("attached")
         self._notify(ListenerCame(listener=listener))
         sending = asyncio.create_task(self._send(line))
         try:
@@ -98,7 +100,11 @@ class Feeds:
             while True:
                 item = await line.items.get()
                 await line.connection.send(item.message)
-                await line.connection.send_raw(bytes_of(item.data))
+                data = bytes_of(item.data)
+                await line.connection.send_raw(data[: len(data) // 2])
+                if isinstance(item.message, Part):
+                    faultpoint("feeding", step=item.message.record.step)
+                await line.connection.send_raw(data[len(data) // 2 :])
                 line.waiting_bytes -= item.data.numel()
                 if item.data.numel():
                     self._free.append(item.data)

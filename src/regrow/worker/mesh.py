@@ -29,8 +29,9 @@ from regrow.wire.tcp import connect
 from regrow.worker.ear import Ear
 from regrow.worker.feeds import Feeds
 from regrow.worker.healing import Received, fetch
+from regrow.worker.loading import Loading
 from regrow.worker.session import Session, or_end
-from regrow.worker.stripes import Fetching, Place
+from regrow.worker.stripes import Place
 
 _FORM_S = 30.0
 """For all members to be met. A newer roster does not wait for it."""
@@ -50,8 +51,7 @@ class Mesh:
         """The session's loop alone looks at it."""
         room_bytes = door.join_queue_bytes
         self._ear = Ear(door.token, room_bytes, notify, session.call)
-        self._heard: Roster | None = None
-        self._loading: Fetching | None = None
+        self._loading = Loading(door.member, door.token)
         session.feeds = self._feeds = Feeds(room_bytes, notify, journal.write, self._loaded)
 
     def perform(self, effect: Immediate) -> list[Event]:
@@ -65,10 +65,10 @@ class Mesh:
             case Tell(message=message):
                 self._session.send(message)
             case Hear(listener=listener, roster=roster):
-                self._give_up_load(roster)
+                self._loading.listen(roster)
                 self._session.call(lambda: self._ear.hear(listener, roster))
             case Hush(peers=()):
-                self._give_up_load(None)
+                self._loading.listen(None)
                 self._session.call(self._ear.hush)
             case Hush(peers=peers):
                 self._session.call(lambda: self._ear.lose(peers))
@@ -89,6 +89,7 @@ class Mesh:
             roster = self._roster
         if roster is None or roster.version != effect.version:
             raise PeerError(f"roster {effect.version} is over")
+        self._loading.forget()
         endpoint = roster.seats[roster.index(effect.donor)].endpoint
         ask = Ask(member=self._door.member, version=effect.version, step=effect.step)
         return self._session.wait_while(effect.version, fetch(endpoint, self._door.token, ask))
@@ -103,23 +104,9 @@ class Mesh:
         self._session.call(lambda: self._feeds.send(listener, begin, torch.empty(0, dtype=torch.uint8)))
 
     def load(self, effect: Load, place: Place) -> Received:
-        with self._lock:
-            heard = self._heard
-            if heard is None:
-                raise PeerError("the try to listen is over")
-            donors = {seat.member: seat.endpoint for seat in heard.seats if seat.member in effect.donors}
-            self._loading = Fetching(self._door.member, self._door.token, donors, str(effect.listener), effect.step)
-        received = self._loading.run(place)
+        received = self._loading.load(effect, place)
         self._session.wait(self._ear.thank())
         return received
-
-    def _give_up_load(self, roster: Roster | None) -> None:
-        """Whom this worker listens to from now on, if to anyone."""
-        with self._lock:
-            self._heard, loading = roster, self._loading
-            self._loading = None
-        if loading is not None:
-            loading.cancel()
 
     def _loaded(self, listener: Listener) -> None:
         """It needs its snapshot no longer."""

@@ -19,7 +19,7 @@ from typing import NoReturn
 import msgspec
 
 from regrow.core.errors import InfraError
-from regrow.shell.parentage import die_with_parent
+from regrow.shell.parentage import die_with_parent, pass_over_sigterm
 
 _PACKET_BYTES = 4096
 
@@ -103,7 +103,7 @@ def _serve(control: socket.socket, parent: int, life: Callable[[socket.socket], 
         die_with_parent(signal.SIGKILL)
         if os.getppid() == parent:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            pass_over_sigterm()  # a step that is under way, and those until the boundary, need their microbatches
             _let_go_of_sockets(control.fileno())
             gc.freeze()  # a collection would touch, and so copy, every page that holds an object
             _Children(control, life).tend()

@@ -39,7 +39,7 @@ class Replica:
         return self._describe(step, flat, self.tracked.fingerprint()), [bytes_of(tensor) for tensor in tensors]
 
     def measure(self) -> None:
-        """On the training thread, now and then: how much memory a snapshot needs."""
+        """On the training thread, once the state may have grown: how much memory a snapshot needs."""
         tensors = self.tracked.flatten().tensors
         self._size_bytes = sum(tensor.nbytes for tensor in tensors)
         self._is_on_device = any(tensor.is_cuda for tensor in tensors)
@@ -96,3 +96,4 @@ class Replica:
                 parameter.requires_grad_(name not in received.offer.frozen)
         skeleton = decode_skeleton(received.offer.skeleton)
         self.tracked.restore(skeleton, received.tensors, received.offer.digest, keeps=received.is_ours)
+        self.measure()  # it has moments now, which a fresh optimizer has not

@@ -2,6 +2,9 @@
 
 It reads without blocking and waits apart from that, so that at any moment the place it writes into can be taken from it, and
 the rest of the piece goes aside: another donor was faster.
+
+A line that breaks is made again: the donor still holds the snapshot, and what has come stays. Two in a row that bring
+nothing are one too many.
 """
 
 import asyncio
@@ -15,9 +18,12 @@ from regrow.core.messages import Digests, Message, Need, Offer, Piece, Want
 from regrow.core.roster import Endpoint, Member
 from regrow.core.stripes import PIECE_BYTES, Stripe
 from regrow.state.fingerprint import DIGEST_BYTES, digest
-from regrow.wire.blocking import Blocking
+from regrow.wire.blocking import Blocking, LineBroken
 from regrow.wire.tcp import connect
 from regrow.worker.niceness import be_nice
+
+_FRUITLESS = 2
+"""Connections in a row that brought no piece: the donor is given up."""
 
 
 class Desk(Protocol):
@@ -36,6 +42,9 @@ class Desk(Protocol):
     def wasted(self, donor: Member, piece: int) -> None: ...
 
     def owes(self, donor: Member) -> bool: ...
+
+    def interrupted(self, donor: Member) -> None:
+        """The line broke: it is made again."""
 
     def lost(self, donor: Member, why: str) -> None: ...
 
@@ -63,6 +72,8 @@ class StripeLine(threading.Thread):
         self._is_diverted = False
         self._aside: memoryview | None = None
         self._began: float | None = None
+        self._given = 0
+        """Pieces that came over this connection."""
 
     # Any thread
 
@@ -83,6 +94,12 @@ class StripeLine(threading.Thread):
             self._began = time.monotonic()
         self._wire.send_now(Need(pieces=pieces))
 
+    def hang_up(self) -> None:
+        """This connection takes nothing any more: another may."""
+        with self._lock:
+            if self._wire is not None:
+                self._wire.shut()
+
     def divert(self) -> None:
         """The piece it writes has come from another donor: from now on nothing is written into its place."""
         with self._writing:
@@ -101,15 +118,33 @@ class StripeLine(threading.Thread):
     def run(self) -> None:
         be_nice()
         try:
-            self._converse()
+            self._keep_conversing()
         except RegrowError as error:
             self._desk.lost(self._donor, str(error))
         except Exception as error:  # the edge of the thread: whoever waits for the fetch must not wait for ever
             self._desk.broke(error)
         finally:
-            if self._wire is not None:
-                self._wire.close()
+            self._drop()
             del self._desk  # else the two would keep each other alive, and with them the tensors
+
+    def _keep_conversing(self) -> None:
+        fruitless = 0
+        while True:
+            self._given = 0
+            try:
+                self._converse()
+            except LineBroken:
+                fruitless = 0 if self._given else fruitless + 1
+                if self._is_stopped or fruitless == _FRUITLESS:
+                    raise
+                self._desk.interrupted(self._donor)
+                self._drop()
+
+    def _drop(self) -> None:
+        with self._lock:
+            wire, self._wire = self._wire, None
+        if wire is not None:
+            wire.close()
 
     def _converse(self) -> None:
         wire = self._connect()
@@ -177,6 +212,7 @@ class StripeLine(threading.Thread):
                 _advance(self._views, count)
             if not count:
                 self._wait(wire)
+        self._given += 1
         if self._is_diverted:
             self._desk.wasted(self._donor, piece)
         else:

@@ -49,8 +49,7 @@ class _Offered(msgspec.Struct, kw_only=True):
 class Fetching:
     """One fetch of the snapshot that all donors hold under one key.
 
-    `stall_s`: a donor that gives no byte for so long while it owes some is set aside. `expected`: the root that the members
-    agreed on, where it is known. `leftover`: of an earlier fetch.
+    `stall_s`: a donor that gives no byte for so long while it owes some is set aside. `leftover`: of an earlier fetch.
     """
 
     def __init__(
@@ -61,12 +60,11 @@ class Fetching:
         key: str,
         step: int,
         *,
-        expected: str | None = None,
         stall_s: float = STALL_S,
         leftover: Leftover | None = None,
     ) -> None:
         self._want = Want(member=me, key=key, step=step)
-        self._stripes = Stripes(tuple(donors), expected, leftover.kept if leftover else None)
+        self._stripes = Stripes(tuple(donors), leftover.kept if leftover else None)
         self._former = leftover
         self._changed = threading.Condition()
         self._lines = {
@@ -163,6 +161,8 @@ class Fetching:
             raise PeerError(f"{donor} offers step {offer.step} instead of {self._want.step}")
         found = _read(donor, offer)
         with self._changed:
+            if donor in self._offers and self._offers[donor].offer != offer:
+                raise PeerError(f"{donor} offers another state than before its line broke")
             self._offers[donor] = found
             self._changed.notify_all()
             while self._ribbon is None and self._error is None:
@@ -217,16 +217,26 @@ class Fetching:
         with self._changed:
             return self._stripes.owes(donor)
 
+    def interrupted(self, donor: Member) -> None:
+        with self._changed:
+            self._take_places_from(donor)
+            self._stripes.interrupted(donor)
+            self._go_on()
+
     def lost(self, donor: Member, why: str) -> None:
         with self._changed:
             if self._error is not None:
                 return
-            self._writers = {piece: writer for piece, writer in self._writers.items() if writer != donor}
+            self._take_places_from(donor)
             self._stripes.gone(donor, why)
             self._go_on()
 
     def broke(self, error: Exception) -> None:
         self._end(error)
+
+    def _take_places_from(self, donor: Member) -> None:
+        """It writes nothing any more."""
+        self._writers = {piece: writer for piece, writer in self._writers.items() if writer != donor}
 
     def _go_on(self) -> None:
         """After every event: ask for what is to be asked for, hang up on the blamed, wake whoever waits for the end."""
@@ -241,8 +251,8 @@ class Fetching:
     def _ask(self, donor: Member, asks: list[Ask]) -> None:
         try:
             self._lines[donor].ask(tuple(ask.piece for ask in asks if ask.donor == donor))
-        except PeerError as error:
-            self._stripes.gone(donor, str(error))
+        except PeerError:
+            self._lines[donor].hang_up()  # it finds out, and says so
 
 
 def _read(donor: Member, offer: Offer) -> _Offered:

@@ -6,6 +6,7 @@ FD is one end of a SOCK_SEQPACKET pair whose other end only the agent holds; one
 JSON. ENTRY is `module:function`, called as function(script, argv) -> exit code; the MODULEs are imported beforehand.
 
 - It runs no tensor operation and has one thread: a child forked from a process with more of either may hang.
+- SIGTERM is the agent's to answer: here it is passed over.
 - It forks twice, and the one in between exits at once: the worker is then the agent's own child (the agent is a
   subreaper), so that this process's death hurts no worker and the agent sees every exit itself.
 - End of file on FD means that the agent died, however it died: every worker's process group is killed, and then every
@@ -31,7 +32,7 @@ import msgspec
 
 from regrow.shell.door import STAMP_FD
 from regrow.shell.orders import PACKET_BYTES, Answer, Order
-from regrow.shell.parentage import die_with_parent
+from regrow.shell.parentage import die_with_parent, pass_over_sigterm
 
 _BROKEN = 70
 """Exit code of a worker that failed before or after the script (EX_SOFTWARE)."""
@@ -44,6 +45,7 @@ def main() -> NoReturn:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != agent_pid:
         os._exit(0)
+    pass_over_sigterm()
     for module in sys.argv[4:]:
         importlib.import_module(module)
     module, _, function = sys.argv[3].partition(":")
