@@ -10,6 +10,7 @@ import fcntl
 import os
 import secrets
 import threading
+from collections import deque
 
 import msgspec
 import xxhash
@@ -25,13 +26,61 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 
 
-class _Slot(msgspec.Struct, kw_only=True):
+class _Slot(msgspec.Struct, frozen=True):
     at: int
     size_bytes: int
-    step: int | None = None
-    """Of what it holds; None: it is free."""
-    is_hollow: bool = False
-    """All but its first page was given back."""
+
+
+class _Slots:
+    """Which are taken, oldest first, and which are free, by size: there may be tens of thousands, and none is looked at that
+    need not be."""
+
+    def __init__(self) -> None:
+        self.taken: deque[tuple[int, _Slot]] = deque()
+        """With their steps, which never go down."""
+        self.free: dict[int, list[_Slot]] = {}
+        self.hollow: list[_Slot] = []
+        """Free, and all but their first pages were given back."""
+        self.used_bytes = 0
+        self.made_bytes = 0
+
+    def made(self, slot: _Slot) -> None:
+        self.made_bytes += slot.size_bytes
+        self.free.setdefault(slot.size_bytes, []).append(slot)
+
+    def take(self, size_bytes: int, step: int) -> _Slot | None:
+        """The smallest that is large enough."""
+        fitting = min((size for size, slots in self.free.items() if slots and size >= size_bytes), default=None)
+        if fitting is None:
+            return None
+        slot = self.free[fitting].pop()
+        self.taken.append((step, slot))
+        self.used_bytes += fitting
+        return slot
+
+    def give_up(self, below: int) -> None:
+        while self.taken and self.taken[0][0] < below:
+            _, slot = self.taken.popleft()
+            self.used_bytes -= slot.size_bytes
+            self.free.setdefault(slot.size_bytes, []).append(slot)
+
+    def count_free(self, size_bytes: int) -> int:
+        return sum(len(slots) for size, slots in self.free.items() if size >= size_bytes)
+
+    def too_small(self, size_bytes: int) -> list[_Slot]:
+        """Free ones: they are hollow from here on."""
+        found = [slot for size in [size for size in self.free if size < size_bytes] for slot in self.free.pop(size)]
+        self.hollow += found
+        self.made_bytes -= sum(slot.size_bytes - PAGE_BYTES for slot in found)
+        return found
+
+    def refill(self, size_bytes: int) -> _Slot | None:
+        """A hollow one that would do. Once it has its memory again it is `made`."""
+        slot = next((slot for slot in self.hollow if slot.size_bytes >= size_bytes), None)
+        if slot is not None:
+            self.hollow.remove(slot)
+            self.made_bytes -= PAGE_BYTES
+        return slot
 
 
 class LogWriter:
@@ -43,7 +92,7 @@ class LogWriter:
         self.head = head
         fcntl.lockf(fd, fcntl.LOCK_EX)
         log.write_head(fd, head)
-        self._slots: list[_Slot] = []
+        self._slots = _Slots()
         self._size_bytes = PAGE_BYTES
         self._lock = threading.Lock()
         """Guards the slots."""
@@ -58,20 +107,18 @@ class LogWriter:
     @property
     def made_bytes(self) -> int:
         """Of memory."""
-        with self._lock:
-            return sum(PAGE_BYTES if slot.is_hollow else slot.size_bytes for slot in self._slots)
+        return self._slots.made_bytes
 
     @property
     def used_bytes(self) -> int:
         """Of slots that hold something that is still needed."""
-        with self._lock:
-            return sum(slot.size_bytes for slot in self._slots if slot.step is not None)
+        return self._slots.used_bytes
 
     @property
     def oldest(self) -> int | None:
         """The oldest step that is still needed."""
         with self._lock:
-            return min((slot.step for slot in self._slots if slot.step is not None), default=None)
+            return self._slots.taken[0][0] if self._slots.taken else None
 
     def has_room(self, size_bytes: int, limit_bytes: int) -> bool:
         """For a slot of this size, within this limit. What is free does not count: it is used, or its memory given back."""
@@ -105,14 +152,12 @@ class LogWriter:
         """A state of this step is whole: no record before it is needed any more. What lies there counts until it is written
         over."""
         with self._lock:
-            for slot in self._slots:
-                if slot.step is not None and slot.step < below:
-                    slot.step = None
+            self._slots.give_up(below)
 
     def count_free(self, size_bytes: int) -> int:
         """Slots of at least this size."""
         with self._lock:
-            return sum(_fits(slot, size_bytes) for slot in self._slots)
+            return self._slots.count_free(size_bytes)
 
     def grow(self, size_bytes: int) -> None:
         """One more slot, with its pages made. InfraError: there is no memory."""
@@ -122,13 +167,10 @@ class LogWriter:
     def empty(self, size_bytes: int) -> None:
         """Give back the memory of free slots that are too small for this size."""
         with self._growing, self._lock:
-            for slot in self._slots:
-                if slot.step is None and not slot.is_hollow and slot.size_bytes < size_bytes:
-                    log.erase(self.fd, slot.at)
-                    rest_bytes = slot.size_bytes - PAGE_BYTES
-                    slot.is_hollow = not rest_bytes or not _libc.fallocate(
-                        self.fd, _PUNCH_HOLE, slot.at + PAGE_BYTES, rest_bytes
-                    )
+            for slot in self._slots.too_small(size_bytes):
+                log.erase(self.fd, slot.at)
+                if slot.size_bytes > PAGE_BYTES:
+                    _libc.fallocate(self.fd, _PUNCH_HOLE, slot.at + PAGE_BYTES, slot.size_bytes - PAGE_BYTES)
 
     def close(self) -> None:
         """What was written stays for as long as somebody else holds the file open."""
@@ -143,16 +185,11 @@ class LogWriter:
 
     def _take(self, size_bytes: int, step: int) -> _Slot | None:
         with self._lock:
-            slot = min(
-                (slot for slot in self._slots if _fits(slot, size_bytes)), key=lambda slot: slot.size_bytes, default=None
-            )
-            if slot is not None:
-                slot.step = step
-            return slot
+            return self._slots.take(size_bytes, step)
 
     def _grow(self, size_bytes: int) -> None:
         with self._lock:
-            hollow = next((slot for slot in self._slots if slot.is_hollow and slot.size_bytes >= size_bytes), None)
+            hollow = self._slots.refill(size_bytes)
         at, wanted = (hollow.at, hollow.size_bytes) if hollow is not None else (self._size_bytes, log.paged(size_bytes))
         try:
             os.posix_fallocate(self.fd, at, wanted)  # says so where there is none
@@ -162,13 +199,11 @@ class LogWriter:
                 f"{self._size_bytes / 1e6:.1f} MB ({error.strerror}): give the job more memory, lower --log-mb, or save "
                 "more often (--memory-every)"
             ) from error
-        if hollow is not None:
-            hollow.is_hollow = False
-            return
-        log.write_frame(self.fd, self.head, at, wanted)
-        self._size_bytes = at + wanted
+        if hollow is None:
+            log.write_frame(self.fd, self.head, at, wanted)
+            self._size_bytes = at + wanted
         with self._lock:
-            self._slots.append(_Slot(at=at, size_bytes=wanted))
+            self._slots.made(_Slot(at, wanted))
 
     def _copied(self, part: memoryview, at: int) -> bytes:
         hasher = xxhash.xxh3_128()
@@ -187,7 +222,3 @@ def is_written(fd: int) -> bool:
         return True
     fcntl.lockf(fd, fcntl.LOCK_UN)
     return False
-
-
-def _fits(slot: _Slot, size_bytes: int) -> bool:
-    return slot.step is None and not slot.is_hollow and slot.size_bytes >= size_bytes
