@@ -36,7 +36,7 @@ class Recalling:
 
     def recall(self, member: str, asked: Recall) -> None:
         held = self._held(asked)
-        if held is None and asked.step > 0:
+        if held is None and asked.step != 0:
             self._unknown(
                 member, f"step {asked.step} with the root {asked.root} does not lie in this host's memory any more"
             )
@@ -60,7 +60,7 @@ class Recalling:
 
     def _answer(self, member: str, asked: Recall, records: tuple[Whole, ...]) -> None:
         held = self._held(asked)
-        if len(records) != asked.records or (held is None and asked.step > 0):
+        if len(records) != asked.records or (held is None and asked.step != 0):
             self._unknown(member, f"{len(records)} records follow step {asked.step} in the logs, {asked.records} are wanted")
             return
         for name in dict.fromkeys(piece.member for one in records for piece in (one.tail, *one.pieces)):
