@@ -8,7 +8,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "NeverRepeats": (201, 6, "liveness"),
     "SeatsTheLeftOut": (2532, 20, "outcome"),
     "AwaitsNobody": (21, 6, "liveness"),
-    "EvictsTheLast": (526, 6, "outcome"),
+    "EvictsTheLast": (251, 20, "outcome"),
     "MournsTooEarly": (730, 20, "outcome"),
     "DistrustsCleanExits": (18, 6, "outcome"),
     "BlamesItsOwnKill": (2337, 20, "outcome"),
@@ -22,16 +22,22 @@ FOUND: dict[str, tuple[int, int, str]] = {
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {
+    "BeginsAgainUnproven": (94, 20),
+    "BeginsWithWhatItLoaded": (266, 20),
     "DropsItsWishWhereMembersPart": (571, 20),
     "DropsWhatOverran": (423, 20),
     "ForgetsAttempts": (470, 40),
     "ForgetsTheStaff": (10, 6),
     "ListensAgain": (795, 6),
     "ListensOnce": (707, 20),
+    "LogsAtBoundariesAlone": (267, 40),
     "RedoesUnlessPassed": (109, 20),
+    "ReplaysAnotherLineage": (618, 20),
     "ResultOutlivesRedo": (93, 20),
     "SeatsOnlyThePlanned": (60, 20),
+    "SeeksBeforeTheProof": (4855, 20),
     "StatesWhatItHeard": (328, 20),
+    "StopsForAnOldWish": (418, 20),
     "TestifiesAlone": (1057, 20),
 }
 """Other mutants that few seeds catch: where to look first, and with how many faults."""

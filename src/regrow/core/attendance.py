@@ -21,9 +21,9 @@ The rules it keeps (docs/protocol.md, invariants A1 to A6):
 - The only holder of the state does not compute a lane that somebody died in.
 - A founder of a job that begins from a saved state holds none before it has loaded that (S6), and replayed the committed
   records that follow it (L5).
-- Whoever is left alone with the state wishes a save of it at once (S8).
 - In an every-step job its part of a result lies in its log before it says that it holds it (L1), and those of the absent
   before it commits without them (L2).
+- Whoever is left alone with the state wishes a save of it at once (S8).
 """
 
 from collections.abc import Iterable

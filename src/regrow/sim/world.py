@@ -180,9 +180,9 @@ class World:
         self.coordinator = Coordinator(self, config)
         asked = wishes(Chance(mix(seed, 3)), most=4) if faults and mix(seed, 4) % 2 else ()
         befalls = mishaps(Chance(mix(seed, 14)), most=5) if faults and self.plan.saves is not None else ()
-        strikes = losses(Chance(mix(seed, 18)), most=4) if faults and self.plan.logs else ()
         slow = overflows(Chance(mix(seed, 23))) if faults and mix(seed, 24) % 4 == 0 else ()
-        self.faults = Faults(self, (*plan(chance, faults), *asked, *befalls, *strikes, *slow))
+        strikes = losses(Chance(mix(seed, 18)), most=4) if faults and self.plan.logs else ()
+        self.faults = Faults(self, (*plan(chance, faults), *asked, *befalls, *slow, *strikes))
 
     def line(self, version: Version) -> Reference:
         """Of whoever goes on under this roster."""
