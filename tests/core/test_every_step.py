@@ -216,6 +216,15 @@ def test_a_founder_that_was_never_told_to_load_anything_begins_with_what_it_buil
     assert founder.hears(Recalled(version=AGAIN_1)) == [Replay(step=0)]
 
 
+def test_one_that_is_alone_with_the_beginning_has_no_copy_of_it() -> None:
+    story = Diary(steps=9)
+    first = msgspec.structs.replace(FIRST, records=0)
+    alone = msgspec.structs.replace(founding(AGAIN_1, A, origin=first), floor=0)
+    story.hears(StepEntered(), RosterPushed(roster=alone), Formed(version=AGAIN_1), Recalled(version=AGAIN_1))
+    adopt, *_ = story.hears(Exchanged(version=AGAIN_1, table=(stated(A, 0, last=9),)))
+    assert isinstance(adopt, Adopt) and adopt.is_guarded
+
+
 def test_one_that_has_loaded_another_state_leaves_and_is_started_anew() -> None:
     story = Diary(Member("r2", 1), steps=9)
     told = roster(V1, A, B)

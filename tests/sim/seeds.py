@@ -31,13 +31,14 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
     "ListensAgain": (795, 6),
     "ListensOnce": (707, 20),
     "LogsAtBoundariesAlone": (267, 40),
+    "LogsNoStop": (418, 20),
     "RedoesUnlessPassed": (109, 20),
     "ReplaysAnotherLineage": (618, 20),
     "ResultOutlivesRedo": (93, 20),
     "SeatsOnlyThePlanned": (60, 20),
     "SeeksBeforeTheProof": (4855, 20),
     "StatesWhatItHeard": (328, 20),
-    "StopsForAnOldWish": (418, 20),
+    "StopsForAnOldWish": (1258, 20),
     "TestifiesAlone": (1057, 20),
 }
 """Other mutants that few seeds catch: where to look first, and with how many faults."""

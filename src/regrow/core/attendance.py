@@ -477,8 +477,9 @@ class Attendance:
         return [self._adopt(roster, outcome, drop), *self._settle()]
 
     def _adopt(self, roster: Roster, resolution: Resolution, drop: tuple[Node, ...] = ()) -> Adopt:
-        # What this member has just recalled lies in memory already.
-        is_copied = self._origin is not None and self.step <= self._origin.step
+        # What this member has just recalled lies in memory already; the job's own beginning does not.
+        origin = self._origin
+        is_copied = origin is not None and not origin.is_beginning and self.step <= origin.step
         is_unique = self.holds_state and len(roster.seats) == 1 and not is_copied
         return Adopt(resolution=resolution, drop=drop, is_guarded=is_unique and self._saving.guard())
 

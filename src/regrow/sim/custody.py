@@ -178,6 +178,7 @@ class Custody:
             world.referee.fail("log", what)
         if commit.by == "boundary" and commit.last == commit.step + 1 < world.plan.steps:
             self._stopped_at.add(commit.last)
+            world.faults.passed("Stopped", process)
 
     def _followed(self, founded: Founded) -> None:
         """No committed step is lost, and what is replayed is what these members would have committed."""

@@ -253,10 +253,15 @@ class Faults:
                 world.agent.lag(process)
                 world.timeline.after(chance.between(0.5, 0.6), None, self._kill_all, False)
             case "last-wish" if process is not None:
-                # A wish to stop that stands in its log, and in no row.
+                # A wish to stop that stands in its log, and in no row; or in all rows, and nobody lives to end the job.
                 world.referee.stops += 1
                 process.feed(StopAsked())
-                self._doomed.add(process)
+                if chance.happens(0.5):
+                    self._doomed.add(process)
+                else:
+                    nth = self._passed.get("Stopped", 0) + 1
+                    everybody = Fault(kind="kill-all", point="Stopped", nth=nth, at_self=False)
+                    self._armed.setdefault("Stopped", []).append(everybody)
             case "accuse-last" if process is not None:
                 world.agent.accuse(process)
                 world.timeline.after(chance.between(0.1, 1.0), None, self._kill_all, False)
