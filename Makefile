@@ -47,6 +47,7 @@ bench: setup
 	$(BIN)/python benchmarks/store.py
 	$(BIN)/python benchmarks/checkpoint.py runs/benchmark
 	$(BIN)/python benchmarks/saving.py runs/benchmark
+	$(BIN)/python benchmarks/smaller.py runs/benchmark/smaller
 
 clean:
 	rm -rf $(VENV) runs

@@ -34,7 +34,7 @@ def coordinate(pipe: Pipe, folder: Path, replicas: tuple[str, ...], lanes: int, 
 
 
 async def _coordinate(pipe: Pipe, folder: Path, replicas: tuple[str, ...], lanes: int, token: str) -> None:
-    budget = BudgetConfig(backoff_s=0.0, max_job_restarts=1 << 30)
+    budget = BudgetConfig(backoff_s=0.0, max_all_restarts=1 << 30)
     config = MembershipConfig(replicas=replicas, lanes=lanes, budget=budget, lease_s=LEASE_S)
     job = Enlist(agent="a", job="control", command=("train.py",), config=config)
     journal = Journal(folder / "journal", "coordinator")

@@ -56,7 +56,7 @@ from regrow.shell.follower import Follower
 
 HERE = Path(__file__).parent
 REGROW = Path(sys.executable).with_name("regrow")
-GOES_ON = ("--max-restarts", "100000", "--max-job-restarts", "100000", "--restart-backoff", "0")
+GOES_ON = ("--max-restarts", "100000", "--max-all-restarts", "100000", "--restart-backoff", "0")
 MODES = {
     "restarted": GOES_ON,
     "spare": (*GOES_ON, "--spares", "1"),

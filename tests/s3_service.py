@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,31 @@ def environment(port: int) -> dict[str, str]:
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
+
+
+@contextlib.contextmanager
+def bucketless() -> Iterator[int]:
+    """The port of a service that has no bucket, and says so as S3 does: the real one here makes those it is asked for."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            bucket = self.path.lstrip("/").split("/")[0].split("?")[0]
+            words = f"<Code>NoSuchBucket</Code><Message>none</Message><BucketName>{bucket}</BucketName>"
+            body = f"<Error>{words}</Error>".encode()
+            self.send_response(404)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = answer
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
 
 
 class Flaky:

@@ -8,9 +8,12 @@ from typing import Any
 import torch
 
 from regrow.core.checkpoint import Manifest, Pointer
+from regrow.core.delta import Cost
 from regrow.core.draft import Draft, draft
 from regrow.core.errors import InfraError, StateError
 from regrow.state.archive import Archive
+from regrow.state.chaining import Chaining
+from regrow.state.exact import exact, read_exact
 from regrow.state.memory import bytes_of, plain
 from regrow.state.store import Store
 from regrow.state.tree import flatten, leaves, unflatten
@@ -51,6 +54,9 @@ class Shelf:
         start = f"{folder}/" if folder else ""
         with self._lock:
             return sorted({path.removeprefix(start).split("/")[0] for path in self.files if path.startswith(start)})
+
+    def settle(self, folder: str) -> None:
+        pass
 
     def remove(self, path: str) -> None:
         with self._lock:
@@ -159,6 +165,30 @@ def save(store: Store, step: int, term: int = 1, tree: Any = None, shard_bytes: 
     return Archive(store).write(*drafted(small(step) if tree is None else tree, step, term, shard_bytes))
 
 
+class Chained:
+    """A writer that makes deltas where it can, as long as it lives."""
+
+    def __init__(self, limit: int) -> None:
+        self.chaining = Chaining(limit)
+        self.costs: list[Cost] = []
+        self.news: list[str] = []
+
+    def save(self, store: Store, step: int, tree: Any, term: int = 1, shard_bytes: int = 1 << 20) -> Pointer:
+        archive, (made, arena) = Archive(store), drafted(tree, step, term, shard_bytes)
+        costs: list[Cost] = []
+        self.chaining.begun()
+        pointer = archive.write(made, arena, base=self.chaining.base(made), paid=costs.append)
+        news = self.chaining.saved(made, arena, pointer, next(iter(costs), None), archive.manifest)
+        self.costs += costs
+        self.news += [news] if news else []
+        return pointer
+
+
+def depth(archive: Archive, pointer: Pointer) -> int:
+    """How many deltas lie on the whole one at its end."""
+    return len(archive.links(pointer, archive.manifest(pointer))) - 1
+
+
 def small(step: int) -> Any:
     return {"model": {"w": torch.arange(6.0) + step, "b": torch.tensor([step], dtype=torch.int64)}, "note": f"step {step}"}
 
@@ -167,12 +197,12 @@ def load(archive: Archive, pointer: Pointer) -> Any:
     """The state again, or a StateError."""
     manifest = archive.manifest(pointer)
     tensors = places(manifest)
-    archive.read(pointer, manifest, [bytes_of(tensor) for tensor in tensors])
-    return unflatten(manifest.skeleton, tensors)
+    read_exact(archive, pointer, manifest, [bytes_of(tensor) for tensor in tensors])
+    return unflatten(exact(manifest)[0], tensors)
 
 
 def places(manifest: Manifest) -> list[torch.Tensor]:
-    named = sorted(leaves(manifest.skeleton), key=lambda leaf: leaf[0])
+    named = sorted(leaves(exact(manifest)[0]), key=lambda leaf: leaf[0])
     return [torch.empty(shape, dtype=dtype) for _, dtype, shape in named]
 
 

@@ -1,6 +1,8 @@
 """Origins that a real vault finds: in memory, at places, and after it was killed."""
 
+import os
 import random
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -84,6 +86,33 @@ def shard_of(folder: Path, step: int) -> Path:
 # Nearest first
 
 
+def test_a_place_that_cannot_be_searched_for_a_while_is_tried_again(make: Callable[..., Host], tmp_path: Path) -> None:
+    places = (place(tmp_path / "near"),)
+    filled(make, places, 2)
+    host = make(*places)
+    host.open()
+    pointers, aside = tmp_path / "near" / "pointers", tmp_path / "near" / "aside"
+    pointers.rename(aside)
+    pointers.symlink_to("pointers")  # which leads nowhere, for ever
+    host.order("seek")
+    wait_for(lambda: any("cannot be searched yet, and is tried again" in said for said in host.said), "a try in vain")
+    pointers.unlink()
+    aside.rename(pointers)
+    check(host, host.event("sought"), 2, str(tmp_path / "near"))
+
+
+def test_a_place_that_cannot_be_searched_for_good_ends_the_search(make: Callable[..., Host], tmp_path: Path) -> None:
+    """An older state from elsewhere must not silently take the place of one that may be there."""
+    places = (place(tmp_path / "near"), place(tmp_path / "far"))
+    filled(make, places, 2)
+    host = make(*places, patience_s=1.0)
+    host.open()
+    (tmp_path / "near" / "pointers").rename(tmp_path / "near" / "aside")
+    (tmp_path / "near" / "pointers").symlink_to("pointers")
+    sought = host.seek()
+    assert sought["origin"] is None and f"{tmp_path / 'near'} cannot be searched" in sought["why"]
+
+
 def test_nothing_was_saved(make: Callable[..., Host], tmp_path: Path) -> None:
     host = make(place(tmp_path / "near"))
     host.open()
@@ -116,8 +145,9 @@ def test_memory_is_nearer_than_places_and_the_first_place_nearer_than_the_second
 
 
 def test_a_place_that_is_ahead_is_asked_although_it_is_farther(make: Callable[..., Host], tmp_path: Path) -> None:
-    near, far = place(tmp_path / "near", 2), place(tmp_path / "far", 3)
-    filled(make, (near, far), 3)
+    near, far = place(tmp_path / "near"), place(tmp_path / "far")
+    filled(make, (near,), 2)
+    filled(make, (far,), 3)
     host = make(near, far)
     assert host.open()["newest"] == [2, 3]
     check(host, host.seek(), 3, far.url)
@@ -232,7 +262,7 @@ def test_a_vault_that_is_killed_while_it_opens_or_seeks_is_asked_again(make: Cal
     near = place(tmp_path / "near")
     filled(make, (near,), 1)
     host = make(near, faults="vault.0:vault-open:SIGKILL,vault.1:vault-seek:SIGKILL")
-    assert host.open() == {"type": "Opened", "newest": [1], "term": 2}
+    assert host.open() == {"type": "Opened", "newest": [1], "term": 2, "finished": [None]}
     check(host, host.seek(), 1, near.url)
     assert [fact.incarnation for fact in host.facts(VaultStarted)] == [0, 1, 2]
     assert len(host.facts(VaultEnded)) == 2
@@ -263,7 +293,7 @@ def test_vaults_that_always_die_are_given_up_and_the_agent_is_told(make: Callabl
     host.open()
     sought = host.seek()
     assert sought["origin"] is None and "10 times in a row" in sought["why"]
-    assert host.seek() == sought
+    assert host.seek()["why"] == sought["why"]
     assert "10 times in a row" in host.finish()[0]
     assert any("Training goes on" in said for said in host.said)
 
@@ -293,6 +323,21 @@ def test_what_was_durable_is_not_saved_again_by_the_next_vault(make: Callable[..
     check(host, host.seek(), 3, MEMORY)
     assert host.finish() == []
     assert [fact.step for fact in host.facts(SaveDurable, SaveFailed)] == [1, 2, 3]
+
+
+def test_what_a_search_finds_that_nobody_waits_for_does_not_end_the_vault(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"))
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    writer = stopped_writer(host)
+    save(2, worker)
+    host.order("search")
+    host.order("finish")
+    wait_for(lambda: host.facts(OriginFound), "what was searched for")
+    os.kill(writer, signal.SIGCONT)
+    assert host.event("finished") == []
+    assert steps_in(tmp_path / "near") == [2, 1]
 
 
 def test_what_is_overwritten_is_believed_by_nobody(make: Callable[..., Host]) -> None:

@@ -23,7 +23,7 @@ from vaults import (
     wait_for,
 )
 
-from regrow.core.records import SaveDurable, SaveFailed, SaveVoided, StateKept
+from regrow.core.records import OriginPassedOver, SaveDurable, SaveFailed, SaveVoided, StateKept
 from regrow.core.retention import Retention
 from regrow.core.saves import Urgency
 from regrow.shell.vaulting import Foreseen, Kept, Lacking, Lent, Place, Recall, Void
@@ -60,7 +60,7 @@ def test_a_whole_save_lies_in_memory_and_in_every_place_that_takes_it(make: Call
     assert pair[1].recall(3, root_at(3)) == bytes_of(3, drafted(3).arena_bytes)
     assert host.finish() == []
     assert steps_in(tmp_path / "near") == [3, 2, 1]
-    assert steps_in(tmp_path / "far") == [2]
+    assert steps_in(tmp_path / "far") == [3, 2], "in the end what is newest in memory is in every place"
     assert {fact.term for fact in host.facts(SaveDurable)} == {1}
 
 
@@ -360,13 +360,80 @@ def test_a_place_that_never_answers_is_given_up(make: Callable[..., Host], tmp_p
     assert steps_in(tmp_path / "near") == []
 
 
+@pytest.mark.parametrize("stalled", [1, pytest.param(2, marks=pytest.mark.matrix)])
+def test_places_that_stall_are_skipped_and_one_that_comes_back_gets_the_newest(
+    make: Callable[..., Host], tmp_path: Path, stalled: int
+) -> None:
+    """At the patience of everyday: neither training nor the good place waits that long."""
+    near = [tmp_path / f"near{n}" for n in range(stalled)]
+    host = make(*map(place, near), place(tmp_path / "far"), patience_s=120.0)
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    wait_for(lambda: len(host.facts(SaveDurable)) == stalled + 1, "the first save everywhere")
+    gates = [folder / "pointers" / "000000000099.json" for folder in near]
+    for gate in gates:
+        os.mkfifo(gate)  # whoever reads the pointers waits here for ever
+    for step in range(2, 9):
+        save(step, worker)
+    wait_for(lambda: steps_of(host, tmp_path / "far", SaveDurable) == list(range(1, 9)), "the good place")
+    assert not [fact for fact in host.facts(SaveFailed) if fact.is_final and fact.newer is None], "nobody waited that long"
+    for gate in gates:
+        release(gate)
+    save(9, worker)
+    assert host.finish() == []
+    for folder in near:
+        durable, skipped = (steps_of(host, folder, kind) for kind in (SaveDurable, SaveFailed))
+        assert sorted(durable + skipped) == list(range(1, 10)) and skipped, "each was saved there, or its skip was noted"
+        assert steps_in(folder)[0] == 9
+    for fact in host.facts(SaveFailed):
+        assert fact.newer is not None and fact.newer > fact.step and "superseded by step" in fact.why
+    wait_for(lambda: any("is given the newest alone" in said for said in host.said), "the word of it")
+
+
+def steps_of(host: Host, folder: Path, kind: type[SaveDurable] | type[SaveFailed]) -> list[int]:
+    return [fact.step for fact in host.facts(kind) if fact.url == str(folder)]
+
+
+def release(gate: Path) -> None:
+    """Whoever reads there finds nothing, and nobody else gets there."""
+    readers = gate.with_name("gone")
+    gate.rename(readers)
+    try:
+        os.close(os.open(readers, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        pass  # nobody reads just now
+    readers.unlink()
+
+
+def test_a_bit_that_flips_in_memory_never_becomes_a_checkpoint(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near"))
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    writer = stopped_writer(host)
+    save(2, worker)
+    assert worker.arena is not None
+    worker.arena[5000] ^= 1
+    os.kill(writer, signal.SIGCONT)
+    (failed,) = wait_for(lambda: host.facts(SaveFailed), "the place")
+    assert (failed.step, failed.is_final) == (2, True) and root_at(2) in failed.why
+    wait_for(lambda: any("changed in memory" in said for said in host.said), "the word of it")
+    (passed,) = wait_for(lambda: host.facts(OriginPassedOver), "the state in memory to be given up")
+    assert (passed.step, passed.where) == (2, "this host's memory")
+    assert host.seek()["origin"]["step"] == 1
+    save(3, worker)
+    assert host.finish() == []
+    assert steps_in(tmp_path / "near") == [3, 1]
+
+
 def test_who_was_replaced_can_no_longer_save(make: Callable[..., Host], tmp_path: Path) -> None:
     old, new = make(place(tmp_path / "near")), make(place(tmp_path / "near"))
     assert old.open()["term"] == 1
     worker = Worker(old, "r0.0")
     save(1, worker)
     wait_for(lambda: old.facts(SaveDurable), "step 1")
-    assert new.open() == {"type": "Opened", "newest": [1], "term": 2}
+    assert new.open() == {"type": "Opened", "newest": [1], "term": 2, "finished": [None]}
     save(1, Worker(new, "r0.0"))
     assert new.finish() == []
     save(2, worker)
@@ -384,3 +451,5 @@ def test_a_place_that_cannot_be_used_is_told_before_training_begins(
     host = make(Place(url=url, every=1, retention=Retention()))
     host.order("open")
     assert url in host.event("unusable")
+    assert host.finish() == []  # nothing was taken, and nothing is waited for
+    host.ended()

@@ -1,6 +1,7 @@
 """A process with a custodian, told what to do on stdin: `vault_host.py SETTING`. What it hears it writes to stdout."""
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -25,7 +26,12 @@ async def main() -> None:
     journal = Journal(Path(setting.run_dir) / "journal", "agent")
     custodian = Custodian(setting, journal, lambda said: tell(said=said.text), loop, reaper)
     orders: asyncio.Queue[list[str]] = asyncio.Queue()
-    loop.add_reader(sys.stdin, lambda: orders.put_nowait(sys.stdin.readline().split()))
+
+    def heard() -> None:
+        for line in os.read(sys.stdin.fileno(), 1 << 16).decode().splitlines() or [""]:
+            orders.put_nowait(line.split())
+
+    loop.add_reader(sys.stdin, heard)
     while True:
         match await orders.get():
             case ["open"]:
@@ -35,8 +41,12 @@ async def main() -> None:
                     tell(unusable=str(error))
             case ["seek", *asked]:
                 tell(sought=await custodian.seek(*map(int, asked)))
+            case ["search"]:  # and nobody waits for what it finds
+                search = asyncio.create_task(custodian.seek())
+                await asyncio.sleep(0)
+                search.cancel()
             case ["finish"]:
-                tell(finished=await custodian.finish(), pid=custodian.pid)
+                tell(finished=await custodian.finish(None), pid=custodian.pid)
             case _:
                 custodian.close()
                 return

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from clerk import Clerk
 from command import DEADLINE_S, REGROW, regrow, wait_for
@@ -183,6 +184,8 @@ def test_places_that_give_it_up_are_waited_for_no_longer() -> None:
     assert given_up.is_settled and not given_up.is_durable
     assert not watched(failed(101)).is_settled, "the other place is at it"
     assert not watched(failed(100), durable(100, FAR)).is_settled, "it was on its way before, and the one asked for comes"
+    skipped = msgspec.structs.replace(failed(101), newer=102)
+    assert not watched(skipped, durable(101, FAR)).is_settled, "a newer one is on its way there, and will do"
     later = watched(failed(101), durable(101, FAR), durable(102))
     assert later.is_durable and not later.given_up, "a later one did"
 

@@ -249,7 +249,7 @@ def test_status_reads_the_end_and_the_steps(tmp_path: Path) -> None:
             {"name": "r1", "pid": 1 << 22, "host": "h", "state": "dead", "lanes": [], "step": 2, **budget},
         ],
         "restarts": 0,
-        "max_job_restarts": 200,
+        "max_all_restarts": 200,
         "restart_window_s": 600.0,
         "min_replicas": 1,
         "waits": "",

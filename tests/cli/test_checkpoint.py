@@ -13,7 +13,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from command import regrow
 from safetensors.torch import load_file
-from shelf import Dead, Mortal, same, save
+from shelf import Chained, Dead, Mortal, same, save
 
 from regrow.cli.asked_save import SaveWatch
 from regrow.cli.gauge import Gauge, size
@@ -74,6 +74,27 @@ def test_list_tells_each_newest_first(tmp_path: Path, store: LocalStore) -> None
     ]
     found = as_json("list", "run1", cwd=tmp_path)
     assert [row["step"] for row in found["checkpoints"]] == [300, 200, 100] and found["damages"] == []
+
+
+def test_deltas_are_told_checked_exported_and_their_chains_stay(tmp_path: Path) -> None:
+    store, saver = LocalStore(tmp_path / "run1"), Chained(2)
+    pointers = [saver.save(store, step, {**state(1), "x": torch.arange(9000) + step}) for step in (1, 2, 3)]
+    lines = regrow("checkpoint", "list", "run1", cwd=tmp_path).stdout.splitlines()
+    assert lines[1].endswith(f"whole, delta 2 on {pointers[1].folder}") and lines[3].endswith("whole")
+    rows = as_json("list", "run1", cwd=tmp_path)["checkpoints"]
+    assert [(row["depth"], row["base"]) for row in rows] == [(2, pointers[1].folder), (1, pointers[0].folder), (None, None)]
+    assert rows[0]["ratio"] > 1.1 and rows[2]["ratio"] is None
+    shown = regrow("checkpoint", "show", "run1", cwd=tmp_path).stdout
+    assert re.search(rf"^delta 2, \d+\.\d\d times smaller .* on {pointers[1].folder}$", shown, re.MULTILINE)
+    assert regrow("checkpoint", "verify", "run1", cwd=tmp_path).returncode == 0
+    assert regrow("checkpoint", "export", "run1", "--to", "a.pt", cwd=tmp_path).returncode == 0
+    assert same(torch.load(tmp_path / "a.pt", weights_only=True)["x"], torch.arange(9000) + 3)
+    assert as_json("prune", "run1", "--last", 1, cwd=tmp_path)["checkpoints"] == []
+    (tmp_path / "run1" / pointers[0].folder / "manifest.json").unlink()
+    for command in ("list", "verify"):
+        rows = as_json(command, "run1", cwd=tmp_path, code=1)["checkpoints"]
+        assert [row["state"] for row in rows] == ["damaged"] * 3
+        assert f"{pointers[0].folder}/manifest.json is missing, although" in rows[0]["problems"][0]
 
 
 def test_show_tells_what_is_in_one(tmp_path: Path, store: LocalStore) -> None:
@@ -242,7 +263,7 @@ def test_a_newer_version_is_told_and_is_no_damage(tmp_path: Path, store: LocalSt
     pointer = latest(store)
     folder = Path(store.url)
     manifest = msgspec.json.decode((folder / pointer.folder / "manifest.json").read_bytes())
-    data = msgspec.json.encode({**manifest, "version": 2, "regrow": "0.9.0"})
+    data = msgspec.json.encode({**manifest, "version": 3, "regrow": "0.9.0"})
     (folder / pointer.folder / "manifest.json").write_bytes(data)
     pointer = sealed(msgspec.structs.replace(pointer, manifest=xxhash.xxh3_128_hexdigest(data)))
     (folder / "pointers" / "000000000003.json").write_bytes(msgspec.json.encode(pointer))

@@ -1,5 +1,6 @@
 """What `regrow run` is told of saves, as the launcher gets it."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -7,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from regrow.cli.keeping import Keeping, keeping_options
+from regrow.core.errors import ConfigError
 from regrow.core.interval import CadenceConfig
 from regrow.core.retention import Retention
 from regrow.shell.vaulting import Place
@@ -52,6 +54,25 @@ def test_what_is_kept_holds_for_all_places(tmp_path: Path) -> None:
     assert {place.retention for place in found.places} == {Retention(last=3, every=1000, total_bytes=1_500_000_000)}
 
 
+def test_deltas_hold_for_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = ("--checkpoint", tmp_path / "a", "--checkpoint", tmp_path / "b")
+    assert [place.delta for place in told(*there, "--checkpoint-delta", 5).places] == [5, 5]
+    assert [place.delta for place in told(*there).places] == [0, 0]
+    monkeypatch.delitem(sys.modules, "regrow.state.planes", raising=False)
+    monkeypatch.delattr("regrow.state.planes", raising=False)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(
+        ConfigError, match=r"--checkpoint-delta 5 needs the package zstandard: pip install 'regrow\[delta\]'"
+    ):
+        told(*there, "--checkpoint-delta", 5)
+    assert len(told(*there).places) == 2
+
+
+def test_moments_that_are_not_exact_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--moments int8: a job's checkpoints are exact"):
+        told("--checkpoint", tmp_path, "--moments", "int8")
+
+
 def test_memory_alone_keeps_the_state() -> None:
     found = told("--memory-every", 5)
     assert found.keeps and (found.places, found.memory_every) == ((), 5)
@@ -91,3 +112,11 @@ def test_a_job_begins_from_the_newest_state_or_from_a_step(tmp_path: Path) -> No
 def test_sizes_and_patience(tmp_path: Path) -> None:
     found = told("--checkpoint", tmp_path, "--shard-mb", 10, "--checkpoint-patience", 2.5)
     assert (found.shard_bytes, found.patience_s) == (10_000_000, 2.5)
+
+
+def test_a_place_goes_with_the_machine_only_where_that_is_said(tmp_path: Path) -> None:
+    near, far = str(tmp_path / "near"), str(tmp_path / "far")
+    kept = told("--checkpoint", near, "--checkpoint", far, "--host-local", near)
+    assert [place.outlives for place in kept.places] == [False, True]
+    with pytest.raises(ConfigError, match=r"--host-local .*other is no --checkpoint"):
+        told("--checkpoint", near, "--host-local", str(tmp_path / "other"))

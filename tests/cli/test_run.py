@@ -73,7 +73,7 @@ assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60, cwd=tmp_path)
     text = regrow("run", "--help", cwd=tmp_path).stdout
-    for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "130", "143"):
+    for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "75", "130", "143"):
         assert re.search(rf"^ +{code}", text, re.MULTILINE), f"exit code {code} is not documented"
     assert "--fault" not in text
 
@@ -181,6 +181,7 @@ def test_a_job_that_finishes(tmp_path: Path, script: Path) -> None:
         "listening.json",
         "journal",
         "output",
+        "finished.json",
     }
     assert stat.S_IMODE((run / "token").stat().st_mode) == 0o600
     token = (run / "token").read_text()

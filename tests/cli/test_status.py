@@ -26,7 +26,7 @@ def run(tmp_path: Path) -> RunDir:
     """This very process plays the launcher: r1 has used 3 of 4 restarts and waits for its fourth life; r2 is lost."""
     run = RunDir(tmp_path / "run")
     pid = os.getpid()
-    budget = BudgetConfig(max_restarts=4, max_job_restarts=9, window_s=60.0)
+    budget = BudgetConfig(max_restarts=4, max_all_restarts=9, window_s=60.0)
     shared = {"command": ("train.py",), "cwd": "/", "lanes": 2, "host": "h", "pid": pid, "born": born(pid)}
     run.create(JobFile(job="j", replicas=("r0", "r1", "r2"), budget=budget, min_replicas=2, **shared))  # type: ignore[arg-type]
     now = time.monotonic()
@@ -64,7 +64,7 @@ def test_the_budget_is_shown_as_far_as_it_is_spent(run: RunDir, tmp_path: Path) 
     assert {row["max_restarts"] for row in rows.values()} == {4}
     assert (rows["r1"]["state"], rows["r2"]["state"]) == ("restarting", "lost")
     assert 0 < rows["r1"]["starts_in_s"] <= 1000 and rows["r2"]["starts_in_s"] is None
-    assert (status["restarts"], status["max_job_restarts"], status["restart_window_s"], status["min_replicas"]) == (
+    assert (status["restarts"], status["max_all_restarts"], status["restart_window_s"], status["min_replicas"]) == (
         4,
         9,
         60,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from regrow.core.budget import Budget, BudgetConfig, Exhausted, Restart
 
-CONFIG = BudgetConfig(max_restarts=3, max_job_restarts=4, window_s=100.0, backoff_s=1.0, backoff_cap_s=3.0)
+CONFIG = BudgetConfig(max_restarts=3, max_all_restarts=4, window_s=100.0, backoff_s=1.0, backoff_cap_s=3.0)
 
 
 def restart(delay_s: float, used: int, job_used: int | None = None) -> Restart:
@@ -56,7 +56,7 @@ def test_never_more_than_the_limits_within_a_window(spends: list[tuple[str, floa
         now += pause_s
         recent = [(r, t) for r, t in granted if now - t < CONFIG.window_s]
         mine = sum(r == replica for r, _ in recent)
-        allowed = mine < CONFIG.max_restarts and len(recent) < CONFIG.max_job_restarts
+        allowed = mine < CONFIG.max_restarts and len(recent) < CONFIG.max_all_restarts
         answer = budget.spend(replica, now)
         assert isinstance(answer, Restart) == allowed
         if isinstance(answer, Restart):

@@ -156,7 +156,7 @@ def test_a_budget_that_is_spent_ends_the_job_that_needs_everybody() -> None:
     told = ask("r1", msgspec.structs.replace(spent, min_replicas=3))
     assert isinstance(told.outcome, Ended) and told.outcome.exit == 1
     assert told.why[0] == "only 2 replicas may still run, and the job needs 3"
-    everybody = job(budget=BudgetConfig(max_job_restarts=2), min_replicas=3)
+    everybody = job(budget=BudgetConfig(max_all_restarts=2), min_replicas=3)
     assert isinstance(lost := ask("r0,r1,r2", everybody).outcome, Ended) and lost.exit == 1
 
 

@@ -22,7 +22,7 @@ from regrow.core.membership_effects import (
     Unfounded,
 )
 from regrow.core.membership_events import Died, OriginCame, StopRequested, WishCame
-from regrow.core.messages import CaughtUp, Contract, Ending, Entered, Released, StatelessFound, Stop
+from regrow.core.messages import CaughtUp, Contract, Ending, Entered, Left, Released, StatelessFound, Stop
 from regrow.core.origin import STREAMS, Origin
 from regrow.core.progress import Place
 from regrow.core.roster import Member, Roster, Version
@@ -477,3 +477,111 @@ def test_whoever_comes_later_is_healed_and_recalls_nothing() -> None:
     joiner.hears(StepEntered(), RosterPushed(roster=seats))
     (exchange,) = joiner.hears(Formed(version=V2))
     assert isinstance(exchange, Exchange) and not exchange.statement.holds_state
+
+
+# Jobs that are brought back again and again
+
+
+def test_without_progress_a_job_is_given_up_after_so_many_foundings() -> None:
+    office = Office(config=msgspec.structs.replace(KEEPS, max_job_restarts=1))
+    office.founded()
+    assert seeks(office.lost().all) == [Seek(number=2, step=None)]
+    office.joined()
+    office.answered(2)
+    assert ends([effect for member in AGAIN for effect in office.sees_dead(member)]) == ["failed"]
+    assert "brought back once (--max-job-restarts 1)" in str(office.all[-1])
+
+
+def test_a_job_that_gets_further_goes_on_and_a_coordinator_that_came_back_counts_on() -> None:
+    office = Office(config=msgspec.structs.replace(KEEPS, max_job_restarts=1))
+    office.founded()
+    office.lost().joined()
+    office.answered(2)
+    office = office.restarted()
+    for member in AGAIN:
+        place = Place(step=6, lane=None, phase="boundary")
+        office._take(Died(now=0.0, member=member, how="was killed", clean=False, place=place))
+    assert ends(office.all) == [] and len(seeks(office.all)) == 1, "they died in a step beyond those committed before"
+    again = office.restarted()
+    assert again.saved is not None and again.saved.comebacks.in_vain == 1, "asked again, and counted once"
+
+
+# Jobs that cannot go on
+
+
+def broken(office: Office) -> Office:
+    """The script raises the same on two of three."""
+    office.founded()
+    office.hears(raised(A))
+    office.sees_dead(A)
+    office.hears(raised(B))
+    return office
+
+
+def test_a_broken_script_halts_those_who_hold_the_state_so_that_they_save_it() -> None:
+    office = broken(Office())
+    assert ends(office.all) == []
+    (made,) = rosters(office.sees_dead(B))
+    assert made.members == (C,) and made.halt is not None and not made.halt.is_poison
+    assert "an error in the script" in made.halt.why
+    assert not made.waits and Member("r1", 1) not in [e.member for e in office.all if isinstance(e, Start)]
+    office.hears(Entered(member=C, version=made.version, step=4), Ending(member=C, step=4))
+    office.hears(Left(member=C, version=made.version, step=4))
+    assert ends(office.sees_dead(C, clean=True)) == ["failed"] and "an error in the script" in str(office.all[-1])
+
+
+def test_a_coordinator_that_came_back_halts_it_nevertheless() -> None:
+    office = broken(Office()).restarted()
+    office.hears(join(C, seen=Version(1, 2), entered=Version(1, 2)))
+    (made,) = rosters(office.sees_dead(B))
+    assert made.halt is not None and made.members == (C,)
+
+
+def test_with_nobody_left_who_holds_the_state_a_broken_script_ends_the_job_at_once() -> None:
+    office = Office()
+    office.founded()
+    office.sees_dead(C)
+    office.hears(raised(A))
+    office.hears(raised(B))
+    assert ends(office.all) == ["failed"]
+
+
+def test_without_a_vault_a_broken_script_ends_the_job_at_once() -> None:
+    assert ends(broken(Office(config=CONFIG)).all) == ["failed"]
+
+
+def test_too_few_replicas_save_what_they_hold_and_end() -> None:
+    config = msgspec.structs.replace(KEEPS, min_replicas=3, budget=msgspec.structs.replace(CONFIG.budget, max_restarts=0))
+    office = Office(config=config)
+    office.founded()
+    effects = office.sees_dead(A)
+    made = rosters(effects)[-1]
+    assert ends(effects) == [] and made.members == (B, C)
+    assert made.halt is not None and "lower --min-replicas" in made.halt.why and not made.waits
+
+
+# A job that was finished before
+
+
+def begun(steps: str, config: MembershipConfig = RESUMES, is_final: bool = True) -> list[MembershipEffect]:
+    """Founders that ask for so many steps, and an origin of step 4."""
+    office = Office(config=config)
+    for member in (A, B, C):
+        wants = join(member)
+        office.hears(msgspec.structs.replace(wants, contract=Contract(terms={"dropout": "0.1", "steps": steps})))
+    came = OriginCame(now=0.0, number=1, origin=ORIGIN, mathematics=SAVED_WITH, why="", is_final=is_final)
+    return office._take(came)
+
+
+def test_a_finished_job_is_founded_again_only_for_more_steps() -> None:
+    for steps in ("3", "4"):
+        effects = begun(steps)
+        assert ends(effects) == ["finished"] and rosters(effects) == [], steps
+        assert "finished before, at step 4" in str(effects[-1])
+    assert len(rosters(begun("5"))) == 1
+
+
+def test_the_operators_word_is_to_go_on() -> None:
+    for word in ({"resume_step": 4}, {"new_mathematics": True}):
+        assert len(rosters(begun("4", msgspec.structs.replace(RESUMES, **word)))) == 1
+    assert len(rosters(begun("4", is_final=False))) == 1, "a job that was interrupted there"

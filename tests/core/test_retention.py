@@ -41,6 +41,35 @@ def test_the_rules_keep_what_they_say(
     assert not pointers or pointers[0] not in gone, "the newest is never doomed, so the only one is not"
 
 
+@given(histories(), st.lists(st.booleans(), min_size=12, max_size=12), limits, limits, st.none() | st.integers(0, 60))
+def test_what_a_kept_delta_is_built_on_stays_and_takes_room(
+    pointers: list[Pointer], are_deltas: list[bool], last: int | None, every: int | None, total_bytes: int | None
+) -> None:
+    pairs = zip(pointers, pointers[1:], are_deltas, strict=False)
+    bases = {newer.folder: older.folder for newer, older, is_delta in pairs if is_delta}
+    retention = Retention(last=last, every=every, total_bytes=total_bytes)
+    gone = doomed(pointers, retention, bases)
+    left = [pointer.folder for pointer in pointers]
+    for pointer in gone:
+        left.remove(pointer.folder)
+        assert all(bases[folder] in left for folder in left if folder in bases), "whoever dies here leaves whole ones"
+    asked = [pointer for pointer in pointers if pointer not in dumb(pointers, Retention(last=last, every=every))]
+    while (
+        len(asked) > 1 and total_bytes is not None and sum(p.size_bytes for p in held(asked, pointers, bases)) > total_bytes
+    ):
+        asked.pop()
+    assert set(left) == {pointer.folder for pointer in held(asked, pointers, bases)}
+
+
+def held(kept: list[Pointer], pointers: list[Pointer], bases: dict[str, str]) -> list[Pointer]:
+    """With all that they are built on."""
+    folders = {pointer.folder for pointer in kept}
+    for pointer in pointers:
+        if pointer.folder in folders and pointer.folder in bases:
+            folders.add(bases[pointer.folder])
+    return [pointer for pointer in pointers if pointer.folder in folders]
+
+
 def test_a_zero_keeps_the_newest_all_the_same() -> None:
     (newest, older) = [
         Pointer(digest="", number=n, term=1, step=n, folder=f"f{n}", manifest="", size_bytes=1) for n in (2, 1)

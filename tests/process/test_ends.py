@@ -201,7 +201,7 @@ def test_a_job_whose_only_worker_is_told_to_end_stops_at_a_boundary(start: Calla
     run = start("--replicas", "1", script_args=ENDLESS)
     under_way(run)
     os.kill(run.pids()["r0.0"], signal.SIGTERM)
-    assert run.wait() == 130, run.story()
+    assert run.wait() == 143, run.story()
     prove_stopped(run, digests, {"r0.0"})
     (end,) = (fact for _, fact in run.facts(JobEnded))
     assert end.outcome == "stopped"

@@ -13,7 +13,7 @@ import s3_service
 import torch
 import torch.nn as nn
 from coordinators import Coordinator
-from runs import LANES, REGROW, Run, prove, wait_for
+from runs import LANES, REGROW, Run, prove, sparse, wait_for
 
 from regrow.checkpoint import Checkpointer
 from regrow.core.records import (
@@ -38,6 +38,7 @@ EVERY = 4
 Start = Callable[..., Run]
 ALL3 = Counter({"r0": 1, "r1": 1, "r2": 1})
 PACED = ("--pace", "0.05")
+IN_THE_VAULT = ("restore-read", "vault-open")
 
 
 @pytest.fixture
@@ -68,6 +69,13 @@ def kill_all(run: Run) -> None:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
+
+
+def is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def hurry(run: Run) -> None:
@@ -153,10 +161,20 @@ def test_all_killed_in_the_last_save(start: Start, place: Path, reference: str) 
     prove_saved(run, place, reference)
 
 
-@pytest.mark.parametrize("point", ["vault-lend", "vault-whole", "vault-kept", "save-shard", "save-pointer"])
+WRITING = ["save-shard", "save-pointer"]
+WRITING_ALL = [*WRITING, *(pytest.param(point, marks=pytest.mark.matrix) for point in ("save-manifest", "save-done"))]
+BLOCK = pytest.param("save-block", marks=pytest.mark.matrix)
+
+
+def at(point: str) -> str:
+    """In the save of step 8, or in the middle of those before it where a point knows no steps."""
+    return f"{point}:nth=9" if point == "save-block" else f"{point}:step=8"
+
+
+@pytest.mark.parametrize("point", ["vault-lend", "vault-whole", "vault-kept", *WRITING_ALL, BLOCK])
 def test_a_vault_or_its_writer_killed_in_a_save(start: Start, place: Path, reference: str, point: str) -> None:
     who = "vault" if point.startswith("vault") else "writer"
-    faults = ("--fault", f"{who}:{point}:step=8:SIGKILL")
+    faults = ("--fault", f"{who}:{at(point)}:SIGKILL")
     run = start("--replicas", "2", "--checkpoint", str(place), "--checkpoint-every", str(EVERY), *faults)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter())
@@ -197,6 +215,44 @@ def test_a_job_killed_whole_goes_on_elsewhere_with_other_replicas(
     assert {fact.step for _, fact in run.facts(StateRecalled)} == {newest}, run.story()
 
 
+LAUNCHER_DIES_AT = [
+    *(f"writer:{point}" for point in ("save-manifest", "save-shard", "save-pointer", "save-done", "save-block")),
+    *(f"vault:{point}" for point in ("vault-lend", "vault-whole", "vault-kept")),
+    *(f"r0:{point}" for point in ("deposit", "depositing", "deposited")),
+]
+
+
+@pytest.mark.parametrize("where", sparse(LAUNCHER_DIES_AT, 7))
+def test_a_job_killed_whole_at_a_named_point_goes_on_with_other_replicas(
+    start: Start, place: Path, reference: str, where: str
+) -> None:
+    who, point = where.split(":")
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(EVERY))
+    first = start("--replicas", "3", *flags, "--fault", f"{who}:{at(point)}:SIGSTOP", script_args=PACED)
+    wait_for(lambda: any(map(is_stopped, first.processes())), f"{who} to stand still there")
+    first.kill()
+    wait_for(lambda: not first.processes(), "every process of the job to be gone")
+    newest = max(durable(place), default=0)
+    if who == "writer" and point != "save-block":
+        assert newest == (8 if point == "save-done" else 4), first.story()
+    run = start("--replicas", "2", "--resume", "latest", *flags)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=newest)
+    prove_saved(run, place, reference)
+
+
+def test_with_a_copy_of_every_step_in_memory_no_more_than_one_is_lost(start: Start, reference: str) -> None:
+    run = start("--replicas", "3", "--memory-every", "1", script_args=PACED)
+    wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
+    kill_all(run)
+    hurry(run)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=ALL3)
+    (taken,) = [fact for _, fact in run.facts(OriginTaken)]
+    committed = {fact.step for who, fact in run.facts(Committed) if who.endswith(".0")}
+    assert taken.step >= 6 and len([step for step in committed if step >= taken.step]) <= 1, run.story()
+
+
 @pytest.mark.parametrize("point", ["recall", "recalled"])
 @pytest.mark.parametrize("who", ["r0", "r1", "all"])
 def test_killed_while_resuming(start: Start, place: Path, reference: str, point: str, who: str) -> None:
@@ -209,9 +265,10 @@ def test_killed_while_resuming(start: Start, place: Path, reference: str, point:
     prove_saved(run, place, reference)
 
 
-def test_the_vault_killed_while_it_brings_a_state(start: Start, place: Path, reference: str) -> None:
+@pytest.mark.parametrize("point", ["vault-seek", *(pytest.param(one, marks=pytest.mark.matrix) for one in IN_THE_VAULT)])
+def test_the_vault_killed_while_it_brings_a_state(start: Start, place: Path, reference: str, point: str) -> None:
     stop_at(start, place, 9)
-    flags = ("--checkpoint", str(place), "--resume", "latest", "--fault", "vault:vault-seek:SIGKILL")
+    flags = ("--checkpoint", str(place), "--resume", "latest", "--fault", f"vault:{point}:SIGKILL")
     run = start("--replicas", "2", *flags)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter(), first=durable(place)[-1])
@@ -265,6 +322,45 @@ def test_a_used_place_is_not_begun_anew(start: Start, place: Path) -> None:
     run = start("--replicas", "2", "--checkpoint", str(place))
     assert run.wait() == 2 and "--resume latest" in run.output, run.story()
     assert not run.folder.exists(), "nothing ran: the same command must work with another place"
+
+
+def test_a_file_in_the_way_of_a_place_ends_the_job_before_it_begins(start: Start, place: Path) -> None:
+    place.write_text("")
+    refused(start("--replicas", "2", "--checkpoint", str(place / "below")), "a part of its path is a file")
+
+
+def test_a_place_that_may_not_be_written_ends_the_job_before_it_begins(start: Start, place: Path) -> None:
+    place.mkdir(mode=0o500)
+    # Root may do anything, unless it is told that it may not.
+    before = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+    run = start("--replicas", "2", "--checkpoint", str(place), before=before)
+    refused(run, f"give it the right to {place}")
+
+
+def test_a_bucket_that_is_not_there_ends_the_job_before_it_begins(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("s3fs", reason="pip install 'regrow[s3]'")
+    with s3_service.bucketless() as port:
+        for name, value in s3_service.environment(port).items():
+            monkeypatch.setenv(name, value)
+        run = start("--replicas", "2", "--checkpoint", "s3://nobody-made-this/run")
+        refused(run, "bucket nobody-made-this does not exist: create it, or correct the URL")
+
+
+def refused(run: Run, words: str) -> None:
+    """The job never began; why is told, and the same command works once that is mended."""
+    assert run.wait() in (2, 4), run.output
+    assert "checkpoints cannot be saved to" in run.output and words in run.output
+    assert not run.folder.exists()
+    run.wait_nothing_left({})
+
+
+def test_a_job_that_is_stopped_before_its_places_have_answered_ends_at_once(start: Start, place: Path) -> None:
+    run = start("--replicas", "2", "--checkpoint", str(place), "--fault", "vault:vault-open:SIGSTOP")
+    wait_for(lambda: is_stopped(vault_pid(run)) if run.facts(VaultStarted) else False, "a vault that stands still")
+    run.interrupt()
+    assert run.wait() == 130, run.output
+    assert not run.folder.exists()
+    run.wait_nothing_left({})
 
 
 def test_a_full_place_costs_no_training_and_is_told(tmp_path: Path, start: Start, place: Path, reference: str) -> None:
@@ -335,6 +431,26 @@ def test_a_coordinator_that_is_away_founds_the_job_again(tmp_path: Path, start: 
         assert run.wait() == 0, run.story()
         prove(run, reference, deaths=Counter({"r0": 1, "r1": 1}))
         assert len(run.facts(OriginTaken)) == 1, run.story()
+    finally:
+        coordinator.end()
+
+
+@pytest.mark.parametrize("point", sparse(["made", "persist", "persisted", "push"], 4))
+def test_a_coordinator_killed_while_it_founds_a_job_from_a_saved_state(
+    tmp_path: Path, start: Start, place: Path, reference: str, point: str
+) -> None:
+    stop_at(start, place, 9)
+    coordinator = Coordinator(_folder(tmp_path, "coordinator"))
+    try:
+        coordinator.start(f"{point}:roster=1:SIGKILL")
+        flags = ("--replicas", "2", "--checkpoint", str(place), "--resume", "latest", *coordinator.arguments)
+        run = start(*flags, run_dir=coordinator.run_dir)
+        coordinator.wait_struck()
+        coordinator.start()
+        assert run.wait() == 0, run.story()
+        prove(run, reference, deaths=Counter(), first=10)
+        prove_saved(run, place, reference)
+        assert {fact.step for _, fact in run.facts(StateRecalled)} == {10}, run.story()
     finally:
         coordinator.end()
 

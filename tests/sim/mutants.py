@@ -8,6 +8,7 @@ import msgspec
 from regrow.core.ahead import Result
 from regrow.core.attendance import Attendance, Task
 from regrow.core.boundary import Pass
+from regrow.core.comebacks import Comebacks
 from regrow.core.effects import Adopt, Commit, Effect, Exchange, Hear, Hush, Log, Save, Snap
 from regrow.core.events import Event, Formed, Reduced, SaveWished
 from regrow.core.lanes import Node, lanes_in
@@ -206,6 +207,20 @@ class ForgetsTheBudget(Membership):
 
     def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
         super().__init__(config, msgspec.structs.replace(saved, spent={}) if saved else None)
+
+
+class ForgetsItsComebacks(Membership):
+    """Counts foundings in vain anew with every start of the coordinator."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(config, msgspec.structs.replace(saved, comebacks=Comebacks()) if saved else None)
+
+
+class ComesBackForEver(Membership):
+    """Founds a job again that never gets any further."""
+
+    def __init__(self, config: MembershipConfig, saved: Saved | None = None) -> None:
+        super().__init__(msgspec.structs.replace(config, max_job_restarts=1 << 30), saved)
 
 
 class TakesTheDoomedForDead(Membership):
@@ -784,6 +799,8 @@ MUTANTS: dict[str, Rules] = {
             ForgetsTheStop,
             ConcludesAtOnce,
             ForgetsTheBudget,
+            ForgetsItsComebacks,
+            ComesBackForEver,
             WaitsInVain,
             ForgetsTheStaff,
             ForgetsTheBase,

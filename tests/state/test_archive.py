@@ -224,8 +224,8 @@ def rewritten(**changes: Any) -> dict[str, bytes]:
 
 
 def test_a_newer_version_of_the_format_is_refused_with_the_release_to_install() -> None:
-    archive = Archive(Shelf(rewritten(version=2, regrow="0.9.1", leaves="other")))
-    with pytest.raises(ConfigError, match=r"version 2 of the format, this release .* install regrow 0\.9\.1 or later"):
+    archive = Archive(Shelf(rewritten(version=3, regrow="0.9.1", leaves="other")))
+    with pytest.raises(ConfigError, match=r"version 3 of the format, this release .* install regrow 0\.9\.1 or later"):
         newest(archive)
 
 

@@ -1,6 +1,7 @@
 """Saves that die, stand still or race: a checkpoint is complete or absent, and the latest only moves forward."""
 
 import itertools
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mounts import IMAGE_OPTIONS, image, mounted
 from saver import SHARDS
 from shelf import Dead, Interposed, Mortal, Refusing, Shelf, drafted, load, newest, same, save, small
 
@@ -82,6 +84,31 @@ def test_a_process_killed_at_any_point_of_a_save_leaves_the_latest_whole(tmp_pat
     assert (lines, code) == ([f"saved 2 {3 if is_complete else 2}"], 0)
     assert len(archive.sweep()) == (not is_complete)
     assert is_clean(archive)
+
+
+BLOCKS = 18
+"""Of a save by saver.py: at the last one, the pointer has its name, and that is not durable."""
+
+
+@pytest.mark.process
+def test_a_save_that_is_found_complete_is_durable_whoever_died_over_it(tmp_path: Path) -> None:
+    disk = image(tmp_path / "image", 32 << 20)
+    with mounted(tmp_path / "disk", *IMAGE_OPTIONS, str(disk)) as place:
+        assert Saver(place / "store", 1, 1, 1).end()[1] == 0
+        doomed = Saver(place / "store", 1, 2, 2, f"saver:save-block:nth={BLOCKS}:SIGKILL")
+        assert doomed.end() == ([], -signal.SIGKILL)
+        assert newest(Archive(LocalStore(place / "store")))[0] == 2
+        assert after_power(disk, tmp_path / "before") == 1, "its name was not durable yet"
+        assert Saver(place / "store", 1, 2, 2).end() == (["saved 2 2"], 0)
+        assert after_power(disk, tmp_path / "after") == 2
+
+
+def after_power(disk: Path, folder: Path) -> int | None:
+    """The newest step on what the device holds at this moment, and nothing of any cache."""
+    folder.mkdir()
+    shutil.copy(disk, folder / "image")
+    with mounted(folder / "disk", *IMAGE_OPTIONS, str(folder / "image")) as place:
+        return newest(Archive(LocalStore(place / "store")))[0]
 
 
 class Saver:

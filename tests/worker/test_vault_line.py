@@ -1,22 +1,19 @@
 """A worker's line to its vault, against a real socket."""
 
 import os
-import secrets
 import signal
-import socket
 import subprocess
 import sys
 import threading
 
 import msgspec
 import pytest
+from vault_door import DEADLINE_S, Door, heard
 
-from regrow.core.errors import PeerError
-from regrow.shell.vaulting import Came, Foreseen, FromWorker, Kept
-from regrow.wire.handover import Handover
+from regrow.core.errors import InfraError, PeerError
+from regrow.shell.vaulting import Came, Foreseen, Kept, Void
 from regrow.worker.vault_line import VaultLine
 
-DEADLINE_S = 30.0
 FORKS = """
 import os, signal, sys
 from regrow.shell.vaulting import Came
@@ -31,29 +28,6 @@ if child:
 while True:
     signal.pause()
 """
-
-
-class Door:
-    """The vault's end."""
-
-    def __init__(self) -> None:
-        self.address = f"regrow-test-{secrets.token_hex(8)}"
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.bind("\0" + self.address)
-        self._socket.listen()
-        self._socket.settimeout(DEADLINE_S)
-
-    def accept(self) -> Handover:
-        return Handover(self._socket.accept()[0], DEADLINE_S)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
-def heard(line: Handover) -> FromWorker:
-    payload = line.receive(DEADLINE_S)
-    assert payload is not None, "nothing was said"
-    return msgspec.json.decode(payload, type=FromWorker)
 
 
 @pytest.fixture
@@ -87,6 +61,44 @@ def test_a_line_counts_once_the_vault_has_said_something(door: Door, line: Vault
     line.say(Foreseen(arena_bytes=1), 1)
     assert heard(end) == Foreseen(arena_bytes=1)
     end.close()
+
+
+def test_a_line_without_an_answer_has_no_number(door: Door, line: VaultLine) -> None:
+    """Whoever took the number while there was none must not speak on the line that comes."""
+    end = door.accept()
+    assert heard(end) == Came(member="r0.0")
+    with pytest.raises(PeerError):
+        line.say(Foreseen(arena_bytes=1), 0)
+    end.send(msgspec.json.encode(Kept(step=-1)))
+    assert line.wait(DEADLINE_S) == 1
+    line.say(Foreseen(arena_bytes=2), 1)
+    assert heard(end) == Foreseen(arena_bytes=2)
+    end.close()
+
+
+def test_what_a_worker_cannot_bear_to_hear_costs_the_line_and_not_the_thread(
+    door: Door, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def hear(message: object, fd: int | None) -> None:
+        if isinstance(message, Void):
+            raise InfraError("there is no memory")
+
+    line = VaultLine(door.address, lambda: Came(member="r0.0"), hear, lambda: None)
+    line.open()
+    try:
+        for number in (1, 2):
+            end = door.accept()
+            end.send(msgspec.json.encode(Kept(step=-1)))
+            while line.wait(DEADLINE_S) != number:
+                pass
+            end.send(msgspec.json.encode(Void(step=1, why="whatever")))
+            assert heard(end) == Came(member="r0.0")
+            with pytest.raises(PeerError):
+                heard(end)
+            end.close()
+    finally:
+        line.close()
+    assert capfd.readouterr().err.count("regrow: there is no memory; the line to the vault is begun anew") == 2
 
 
 def test_a_lost_line_is_followed_by_another_with_a_number_of_its_own(

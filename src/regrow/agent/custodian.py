@@ -21,6 +21,7 @@ import msgspec
 from regrow.agent.exits import describe
 from regrow.agent.reaper import Reaper
 from regrow.agent.vault_line import VaultLine
+from regrow.core.completion import Completion
 from regrow.core.errors import ConfigError, InfraError, PeerError
 from regrow.core.records import VaultEnded, VaultStarted
 from regrow.shell.backoff import Backoff
@@ -30,7 +31,9 @@ from regrow.shell.vaulting import (
     Finish,
     Finished,
     FromAgent,
+    Held,
     Holds,
+    Hurry,
     LogOpened,
     LogSpent,
     Opened,
@@ -84,8 +87,12 @@ class Custodian:
         """This vault takes questions."""
         self._is_closing = False
         self._opening: asyncio.Future[Opened | Unusable] = loop.create_future()
+        self.held: dict[int, int] = {}
+        """Of each place by its number, and of MEMORY, the newest step whose state is there."""
+        self._hurry: Hurry | None = None
         self._question: FromAgent | None = None
         self._answer: asyncio.Future[Sought | Finished] = loop.create_future()
+        self._searches = 0
         self._gone: asyncio.Future[None] = loop.create_future()
         """Done once there is no process, and will be none."""
         self._given_up = ""
@@ -106,19 +113,31 @@ class Custodian:
             raise ConfigError(answer.why)
         return answer
 
-    async def seek(self, step: int | None = None, number: int = 0) -> Sought:
-        """An origin, in memory. `number`: the term of whoever asks."""
-        answer = await self._asked(Seek(step=step, number=number))
+    async def seek(self, step: int | None = None, term: int = 0) -> Sought:
+        """An origin, in memory. `term`: that of whoever asks."""
+        self._searches += 1
+        answer = await self._asked(Seek(number=self._searches, step=step, term=term))
         if isinstance(answer, Sought):
             return answer
-        return Sought(origin=None, mathematics={}, why=self._given_up)
+        return Sought(number=self._searches, origin=None, mathematics={}, why=self._given_up)
 
-    async def finish(self) -> tuple[str, ...]:
-        """Once all that was taken is durable, or given up: what was, in words. The vault ends."""
-        answer = await self._asked(Finish())
+    def hurry(self, by_s: float) -> None:
+        """All that is to become durable must be so by then: on the host's monotonic clock."""
+        self._hurry = Hurry(by_s=by_s)
+        if self._is_open:
+            self._send(self._hurry)
+
+    async def finish(self, completion: Completion | None) -> tuple[str, ...]:
+        """Once all that was taken is durable, or given up: what was, in words. The vault ends. `completion`: the job is
+        finished, and marked so wherever its last state is."""
+        if not self._has_opened:  # nobody was ever heard, so nothing was taken; and who asked to open is told why
+            self.close()
+            if self._process is not None:
+                await self._wait_gone()
+            return ()
+        answer = await self._asked(Finish(completion=completion))
         self._is_closing = True
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._gone), _FAREWELL_S)
+        await self._wait_gone()
         self.close()
         return answer.failures if isinstance(answer, Finished) else (self._given_up,)
 
@@ -135,6 +154,17 @@ class Custodian:
             os.close(fd)
         self._memory.clear()
         self._logs.clear()
+
+    @property
+    def _has_opened(self) -> bool:
+        """Some vault has: this one, or one before it."""
+        opening = self._opening
+        return opening.done() and opening.exception() is None and isinstance(opening.result(), Opened)
+
+    async def _wait_gone(self) -> None:
+        """Until there is no process, which writes into the run directory; not for ever."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._gone), _FAREWELL_S)
 
     async def _asked(self, question: FromAgent) -> Sought | Finished | None:
         """None: there is no vault any more."""
@@ -240,7 +270,10 @@ class Custodian:
                 self._is_open = True
                 self._setting = msgspec.structs.replace(self._setting, term=term)
                 if not self._opening.done():
+                    self.held = {place: step for place, step in enumerate(message.newest) if step is not None}
                     self._opening.set_result(message)
+                if self._hurry is not None:
+                    self._send(self._hurry)
                 if self._question is not None:
                     self._send(self._question)
             case Unusable():
@@ -260,10 +293,12 @@ class Custodian:
                     os.close(self._logs.pop(member))
             case Based():
                 self._setting = msgspec.structs.replace(self._setting, begins=False)
-            case Sought() | Finished():
+            case Sought() | Finished() if self._is_asked(message):
                 self._question = None
                 if not self._answer.done():
                     self._answer.set_result(message)
+            case Held(place=place, step=step):
+                self.held[place] = step
             case Said():
                 self._say(message)
 
@@ -277,6 +312,15 @@ class Custodian:
         if older is not None:
             os.close(older)
         self._send(Holds(member=member))
+
+    def _is_asked(self, answer: Sought | Finished) -> bool:
+        """A search that nobody waits for any more may still be answered, while something else is asked."""
+        match self._question, answer:
+            case Seek(number=asked), Sought(number=answered):
+                return asked == answered
+            case Finish(), Finished():
+                return True
+        return False
 
     def _send(self, message: FromAgent) -> None:
         """A few bytes, which a fresh line always has room for."""

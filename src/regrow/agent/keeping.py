@@ -15,6 +15,7 @@ import msgspec
 
 from regrow.agent.gathering import Gathering, Key, key_of
 from regrow.agent.generation import Generation, Label, free, freest, newest
+from regrow.agent.haste import Haste
 from regrow.agent.pacing import Pacing
 from regrow.agent.patience import begun
 from regrow.agent.seeking import Found
@@ -26,7 +27,21 @@ from regrow.core.roster import Version
 from regrow.core.saves import Urgency
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Based, Deposit, Kept, Lacking, Lent, Renewed, Said, ToAgent, ToWorker, Void, Waits
+from regrow.shell.vaulting import (
+    MEMORY,
+    Based,
+    Deposit,
+    Held,
+    Kept,
+    Lacking,
+    Lent,
+    Renewed,
+    Said,
+    ToAgent,
+    ToWorker,
+    Void,
+    Waits,
+)
 from regrow.state.archive import root_of
 
 _SOOTHED_S = 1.0
@@ -62,8 +77,11 @@ class Keeping:
         self.tiers = tiers
         self.begins = begins
         """No state has been whole here: an every-step job may still begin from its own beginning."""
+        self.haste = Haste(tiers)
         self.term = term
         """Under which saves are made from now on."""
+        self._has_kept = False
+        """A state of this run became whole."""
         self._saved_term = 0
         """The newest under which anything was made."""
         self._lost: dict[int, str] = {}
@@ -88,8 +106,8 @@ class Keeping:
 
     @property
     def is_crowded(self) -> bool:
-        """A save waits for an arena."""
-        return self._gathering is not None and self._gathering.generation is None
+        """A save waits for an arena, or an origin does."""
+        return bool(self._takes) or (self._gathering is not None and self._gathering.generation is None)
 
     @property
     def is_ready(self) -> bool:
@@ -98,13 +116,28 @@ class Keeping:
 
     def soothe(self) -> None:
         """Whoever waits hears why, and that somebody is there."""
-        gathering, now_s = self._gathering, time.monotonic()
-        if gathering is None or not self.is_crowded or now_s < self._soothed_s + _SOOTHED_S:
+        now_s = time.monotonic()
+        if not self.is_crowded or now_s < self._soothed_s + _SOOTHED_S:
             return
         self._soothed_s = now_s
-        busy = [f"{tier.place.url} takes its time: {tier.under_way}" for tier in self.tiers if tier.under_way]
+        self._press()
+        gathering = self._gathering
+        if gathering is None or gathering.generation is not None:
+            return
+        busy = [f"{tier.place.url} takes its time: {tier.under_way}" for tier in self.tiers if not tier.is_idle]
         for member in sorted(gathering.borrowers):
             self._voices.worker(member, Waits(why="; ".join(busy) or "memory is made ready"), None)
+
+    def _press(self) -> None:
+        """Where nothing but places that fail keeps the memory, they give way."""
+        if any(generation.is_busy for generation in self.generations):
+            return  # one is about to be free, or whole
+        for tier in self.tiers:
+            tier.press()
+        self.provide()
+        if self.is_crowded:
+            for tier in self.tiers:
+                tier.press_hard()
 
     @property
     def failures(self) -> list[str]:
@@ -119,12 +152,14 @@ class Keeping:
         labelled = [(one, one.label) for one in self.generations if one.label is not None]
         if labelled:
             self._based()
+        self._has_kept = bool(labelled)
         for generation, label in sorted(labelled, key=lambda pair: pair[1].age):
             self.term = max(self.term, label.draft.term)
             for tier, last in zip(self.tiers, label.lasts, strict=True):
                 tier.last = last
+            urgency = Urgency.LAST if generation is newest(self.generations) else Urgency.DUE  # it may be a job's last
             for number in generation.unsettled():
-                self.tiers[number].persist(label.draft, generation)
+                self.tiers[number].persist(label.draft, generation, urgency)
 
     # Portions
 
@@ -178,7 +213,7 @@ class Keeping:
 
     def fate(self, step: int) -> ToWorker | None:
         """Of a save that a member gave its portion of; None: it is not decided yet, and all will hear of it."""
-        whole = self._newest_label()
+        whole = self.newest_label
         if whole is not None and whole.draft.step >= step:
             return Kept(step=whole.draft.step)
         if any(key[0] == step for key in self._digesting):
@@ -285,19 +320,50 @@ class Keeping:
         self._lost = {lost: why for lost, why in self._lost.items() if lost > step}
         self._pacing.note(StateKept(step=step, root=root, size_bytes=draft.size_bytes, seconds=seconds))
         self._voices.workers(Kept(step=step))
-        for tier in takers:
-            tier.persist(draft, generation)
+        self._voices.agent(Held(place=MEMORY, step=step), None)
+        self._has_kept = True
+        if urgency is Urgency.LAST and self.haste.by_s is not None:
+            self.haste.take(takers, draft, generation)
+        else:
+            for tier in takers:
+                tier.persist(draft, generation, urgency)
         generation.is_busy = False
         self._voices.kept(step)
         self.provide()
 
     def _hand_on(self, generation: Generation, label: Label, urgency: Urgency) -> None:
         """This state is wished again, by somebody who wishes more: places that did not take it do now."""
-        for tier in self.tiers:
-            if tier.takes(label.draft.step, urgency):
-                tier.last = label.draft.step
-                generation.mark_taken(tier.number)
-                tier.persist(label.draft, generation)
+        takers = [tier for tier in self.tiers if tier.takes(label.draft.step, urgency)]
+        for tier in takers:
+            tier.last = label.draft.step
+            generation.mark_taken(tier.number)
+        if urgency is Urgency.LAST and self.haste.by_s is not None:
+            self.haste.take(takers, label.draft, generation)
+        else:
+            for tier in takers:
+                tier.persist(label.draft, generation, urgency)
+
+    def hurry(self, by_s: float) -> None:
+        """Time is short from here on."""
+        self.haste.by_s = by_s
+        generation = newest(self.generations)
+        if generation is not None and generation.label is not None:
+            self.haste.insure(generation.label.draft, generation)
+
+    def secure(self, is_finished: bool) -> None:
+        """Nobody saves any more: what is newest in memory goes with it, unless places take it now. What was only found there
+        is nothing of this run's, but for a finished job: its last state belongs to all places."""
+        generation = newest(self.generations)
+        label = None if generation is None else generation.label
+        if generation is None or label is None:
+            return
+        if self._has_kept:
+            self._hand_on(generation, label, Urgency.LAST)
+        elif is_finished:
+            for tier in self.tiers:
+                if tier.durable != label.draft.step and tier.is_idle and not tier.failures:
+                    generation.mark_taken(tier.number)
+                    tier.persist(label.draft, generation)
 
     def label(self, generation: Generation, draft: Draft, root: str, version: Version, takers: tuple[int, ...]) -> None:
         lasts = tuple(tier.last for tier in self.tiers)
@@ -310,7 +376,8 @@ class Keeping:
             self.begins = False
             self._voices.agent(Based(), None)
 
-    def _newest_label(self) -> Label | None:
+    @property
+    def newest_label(self) -> Label | None:
         generation = newest(self.generations)
         return None if generation is None else generation.label
 

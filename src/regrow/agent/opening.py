@@ -7,15 +7,18 @@ from functools import partial
 import msgspec
 
 from regrow.agent.patience import begun, within
+from regrow.core.completion import Completion
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.shell.vaulting import Opened, Place, Unusable
 from regrow.state.archive import Archive
+from regrow.state.completions import completion_at
 from regrow.state.stores import open_store
 
 
 class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     newest: int | None
     term: int
+    finished: Completion | None
 
 
 def opened(places: Sequence[Place], patience_s: float) -> Opened | Unusable:
@@ -32,7 +35,11 @@ def opened(places: Sequence[Place], patience_s: float) -> Opened | Unusable:
                 why=f"checkpoints cannot be saved to {place.url} ({type(error).__name__}: {error}): see that it is "
                 "there and may be written by this user, or name another place"
             )
-    return Opened(newest=tuple(one.newest for one in seen), term=1 + max((one.term for one in seen), default=0))
+    return Opened(
+        newest=tuple(one.newest for one in seen),
+        term=1 + max((one.term for one in seen), default=0),
+        finished=tuple(one.finished for one in seen),
+    )
 
 
 def _look(url: str, patience_s: float) -> _Seen:
@@ -46,4 +53,5 @@ def _seen(url: str) -> _Seen:
     store.remove(probe)
     archive = Archive(store)
     pointers, _ = archive.pointers()
-    return _Seen(newest=pointers[0].step if pointers else None, term=archive.newest_term())
+    newest = pointers[0].step if pointers else None
+    return _Seen(newest=newest, term=archive.newest_term(), finished=completion_at(store))

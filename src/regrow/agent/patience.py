@@ -6,10 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import TypeVar
 
-from regrow.core.errors import InfraError
+from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.state.shard import Told
 
 T = TypeVar("T")
+_FIRST_RETRY_S = 0.25
+_LAST_RETRY_S = 15.0
+"""A store that was away is found within so long; one that refuses is not worn down."""
 
 
 class Abandoned(InfraError):
@@ -45,3 +48,29 @@ def within(patience_s: float, what: str, work: Callable[[Told], T]) -> T:
         if time.monotonic() >= since_s + patience_s:
             raise Abandoned(f"{what} does not answer for {patience_s:g} s: see to it, or raise --checkpoint-patience")
     return future.result()
+
+
+def tried(patience_s: float, what: str, work: Callable[[Told], T], refused: Callable[[str], None]) -> T:
+    """The same, and what a store refuses is tried again, later and later, until it has done nothing for so long. What is
+    damaged or wrong stays so, and one that never answers has had its time. `refused` hears of each try in vain."""
+    since_s, delay_s = time.monotonic(), _FIRST_RETRY_S
+
+    def noted(told: Told) -> Told:
+        def tell(size_bytes: int) -> None:
+            nonlocal since_s
+            since_s = time.monotonic()
+            told(size_bytes)
+
+        return tell
+
+    while True:
+        try:
+            return within(patience_s, what, lambda told: work(noted(told)))
+        except (ConfigError, StateError, Abandoned):
+            raise
+        except Exception as error:  # the edge of a store: its library raises what it likes
+            if time.monotonic() + delay_s >= since_s + patience_s:
+                raise
+            refused(str(error))
+        time.sleep(delay_s)
+        delay_s = min(2 * delay_s, _LAST_RETRY_S)

@@ -13,15 +13,17 @@ Runs in a thread of its own. What it asks of generations is done by the loop, wh
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from regrow.agent.generation import Generation, Label
 from regrow.agent.logs import Chained, beginning, chained
-from regrow.agent.patience import Abandoned, begun, within
+from regrow.agent.patience import Abandoned, begun, tried
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.draft import Draft, draft_of
 from regrow.core.errors import ConfigError, InfraError, StateError
+from regrow.core.inexact import Inexact
 from regrow.core.origin import BEGINNING, MEMORY
 from regrow.core.records import OriginPassedOver
 from regrow.core.roster import NO_VERSION, Version
@@ -29,6 +31,8 @@ from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive, root_of
 from regrow.state.shard import Told
 from regrow.state.stores import open_store
+
+T = TypeVar("T")
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -73,6 +77,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     spoil: Callable[[Generation], None]
     """What it held whole is harmed."""
     passed: Callable[[OriginPassedOver], None]
+    refused: Callable[[str, str], None]
+    """A place, by its URL, could not be read, and why; it is tried again."""
 
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +197,7 @@ class Seeking:
                 pointers, damages = archive.pointers()
                 return pointers, damages, archive.newest_term()
 
-            return within(self._patience_s, place.url, listed)
+            return self._tried(place, listed)
 
         self._archives = [Archive(open_store(place.url)) for place in self._places]
         asked = [
@@ -214,7 +220,12 @@ class Seeking:
         archive, place, pointer = self._archives[candidate.rank - 1], self._places[candidate.rank - 1], candidate.pointer
         assert pointer is not None
         try:
-            manifest = within(self._patience_s, place.url, lambda _: archive.manifest(pointer))
+            manifest = self._tried(place, lambda _: archive.manifest(pointer))
+            if isinstance(manifest.inexact, Inexact):
+                raise ConfigError(
+                    f"step {pointer.step} in {place.url} cannot begin a job, which promises equal bits: "
+                    f"{manifest.inexact.words()}; restore it with a Checkpointer in a loop of your own"
+                )
             return self._read(archive, place, pointer, manifest)
         except StateError as error:
             self._pass_over(candidate.step, place.url, str(error))
@@ -234,14 +245,17 @@ class Seeking:
             archive.read(pointer, manifest, views, told)
 
         try:
-            within(self._patience_s, place.url, read)
+            self._tried(place, read)
             found = root_of(draft, arena)
             if found != manifest.root:
                 raise StateError(f"step {draft.step} has the root {found}, its manifest says {manifest.root}")
         except BaseException as error:
             self._hands.drop(generation, isinstance(error, Abandoned))
             raise
-        return self._found(generation, draft, found, Version(self._seek.number, 0), place.url, False)
+        return self._found(generation, draft, found, Version(self._seek.term, 0), place.url, False)
+
+    def _tried(self, place: Place, work: Callable[[Told], T]) -> T:
+        return tried(self._patience_s, place.url, work, lambda why: self._hands.refused(place.url, why))
 
     def _found(self, generation: Generation, draft: Draft, root: str, since: Version, where: str, is_newest: bool) -> Found:
         seconds = time.monotonic() - self._begun_s

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TypeVar
@@ -27,18 +28,21 @@ from regrow.agent.keeping import Keeping, Voices
 from regrow.agent.logs import Logs, close
 from regrow.agent.opening import opened
 from regrow.agent.pacing import Pacing
-from regrow.agent.patience import begun
+from regrow.agent.patience import begun, within
 from regrow.agent.recalling import Recalling
 from regrow.agent.reception import Reception
 from regrow.agent.seeking import Begun, Hands, Report, Seeking
 from regrow.agent.tier import Tier
 from regrow.agent.vault_line import VaultLine
 from regrow.agent.writer import NICENESS
+from regrow.core.completion import Completion
+from regrow.core.draft import Draft
 from regrow.core.errors import PeerError
-from regrow.core.origin import BEGINNING, LOGS, Origin
+from regrow.core.origin import BEGINNING, LOGS, MEMORY, Origin
 from regrow.core.records import OriginFound, OriginPassedOver
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.deafness import turn_deaf
 from regrow.shell.journal import Journal
 from regrow.shell.parentage import die_with_parent
 from regrow.shell.vaulting import (
@@ -52,6 +56,7 @@ from regrow.shell.vaulting import (
     FromAgent,
     FromWorker,
     Holds,
+    Hurry,
     Kept,
     LogHeld,
     LogOpens,
@@ -65,11 +70,15 @@ from regrow.shell.vaulting import (
     ToAgent,
     Unusable,
 )
+from regrow.state.completions import mark
+from regrow.state.stores import open_store
 
 _PROGRESS_S = 2.0
 _SIGNS = 10
 """Of life, in the time after which a silent vault is replaced."""
 _SOOTHED_S = 0.5
+_MARK_S = 10.0
+"""A store that does not take a marker in this time is given up: silence for longer would look like a dead vault."""
 
 T = TypeVar("T")
 
@@ -79,8 +88,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         return
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # a job that is told to end still wants its last save
+    turn_deaf()  # a job that is told to end still wants its last save
     os.nice(NICENESS)
     setting = msgspec.json.decode(words, type=Setting)
     if setting.faults:
@@ -115,6 +123,7 @@ class Vault:
         self._waker, self._woken = socket.socketpair()
         self._seek: Seek | None = None
         """Asked, and not begun: a save is on its way to be whole."""
+        self._completion: Completion | None = None
         self._finish_s: float | None = None
         """When it was asked to."""
         self._told_s = 0.0
@@ -124,7 +133,18 @@ class Vault:
         faults = "" if setting.incarnation else setting.faults  # writers count anew with each vault
         self._pacing = Pacing(setting, self._journal, self._reception.tell_all, lambda: self._is_free)
         tiers = [
-            Tier(n, place, setting.patience_s, faults, self._journal, self._pacing, self._post, self._tell, self._freed)
+            Tier(
+                n,
+                place,
+                setting.patience_s,
+                faults,
+                self._journal,
+                self._pacing,
+                self._post,
+                self._tell,
+                self._freed,
+                self._harmed,
+            )
             for n, place in enumerate(setting.places)
         ]
         voices = Voices(
@@ -164,6 +184,8 @@ class Vault:
         pauses_s = [self._shown_s + self._setting.silence_s / _SIGNS - now_s]
         if self._finish_s is not None:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
+            if self._keeping.haste.by_s is not None:
+                pauses_s.append(self._keeping.haste.by_s - now_s)
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
         if (pause_s := self._pacing.pause_s()) is not None:
@@ -231,8 +253,10 @@ class Vault:
             for payload in self._agent.received():
                 message = msgspec.json.decode(payload, type=FromAgent)
                 match message:
-                    case Finish():
-                        self._finish()
+                    case Finish(completion=completion):
+                        self._finish(completion)
+                    case Hurry(by_s=by_s):
+                        self._keeping.hurry(by_s)
                     case Holds(member=member):
                         self._reception.tell(member, LogHeld())
                     case Seek():
@@ -274,6 +298,10 @@ class Vault:
             answer = Unusable(why=f"{len(self._setting.places)} places are named, and at most {PLACES} can be saved to")
         if isinstance(answer, Opened):
             self._keeping.term = answer.term
+            for tier, newest in zip(
+                self._keeping.tiers, answer.newest, strict=False
+            ):  # of none, from a vault that came later
+                tier.durable = newest
             self._reception.open(self._setting.address)
         self._tell(answer)
 
@@ -281,6 +309,7 @@ class Vault:
 
     def _freed(self) -> None:
         """A save is whole, or a generation is wanted no longer."""
+        self._keeping.haste.go_on()
         self._keeping.provide()
         if self._seek is not None and not self._keeping.is_digesting:
             seek, self._seek = self._seek, None
@@ -290,6 +319,7 @@ class Vault:
                 drop=lambda generation, is_tainted: self._ask(lambda: self._keeping.drop(generation, is_tainted)),
                 spoil=lambda generation: self._ask(lambda: self._keeping.spoil(generation)),
                 passed=lambda fact: self._ask(lambda: self._passed(fact)),
+                refused=lambda url, why: self._post(lambda: self._refused(url, why)),
             )
             whole = self._keeping.hold()
             setting = self._setting
@@ -298,25 +328,35 @@ class Vault:
                 seek, self._keeping.term, whole, logs, self._keeping.begins, setting.places, setting.patience_s, hands
             )
             begun(seeking.run, "regrow-seek").add_done_callback(
-                lambda done: self._post(lambda: self._sought(whole, logs, done.result()))
+                lambda done: self._post(lambda: self._sought(seek.number, whole, logs, done.result()))
             )
+
+    def _harmed(self, generation: Generation, draft: Draft, why: str) -> None:
+        """What was whole there is not what was put there: found while it was saved to a place."""
+        label = generation.label
+        if label is not None and label.draft == draft and not generation.is_busy:  # else whoever has it now finds that too
+            self._keeping.spoil(generation)
+            self._passed(OriginPassedOver(step=draft.step, where=MEMORY, why=why))
+
+    def _refused(self, url: str, why: str) -> None:
+        self._tell(Said(text=f"{url} cannot be searched yet, and is tried again: {why}"))
 
     def _passed(self, fact: OriginPassedOver) -> None:
         self._journal.write(fact)
         which = f"the state of step {fact.step}" if fact.step >= 0 else "something"
         self._tell(Said(text=f"{which} in {fact.where} is harmed and passed over: {fact.why}"))
 
-    def _sought(self, held: list[Generation], logs: dict[str, int], report: Report) -> None:
+    def _sought(self, number: int, held: list[Generation], logs: dict[str, int], report: Report) -> None:
         close(logs)
         self._keeping.release(held)
         found = report.found
         records = 0 if report.chained is None else len(report.chained.records)
         self._tell_damages(report)
         if report.begun is not None:
-            self._begun(report, report.begun, records)
+            self._begun(number, report, report.begun, records)
             return
         if found is None:
-            self._tell(Sought(origin=None, mathematics={}, why=report.why))
+            self._tell(Sought(number=number, origin=None, mathematics={}, why=report.why))
             return
         draft = self._keeping.begin_from(found, report.newest_term)
         self._pacing.note(
@@ -326,13 +366,13 @@ class Vault:
         )
         origin = Origin(step=draft.step, root=found.root, where=found.where, records=records)
         self._recalling.note(origin, report.chained)
-        self._tell(Sought(origin=origin, mathematics=draft.mathematics, why=report.why))
+        self._tell(Sought(number=number, origin=origin, mathematics=draft.mathematics, why=report.why))
 
-    def _begun(self, report: Report, begun: Begun, records: int) -> None:
+    def _begun(self, number: int, report: Report, begun: Begun, records: int) -> None:
         self._journal.write(OriginFound(step=0, root=begun.root, where=BEGINNING, size_bytes=0, seconds=report.seconds))
         origin = Origin(step=0, root=begun.root, where=BEGINNING, records=records)
         self._recalling.note(origin, report.chained)
-        self._tell(Sought(origin=origin, mathematics={}, why=report.why))
+        self._tell(Sought(number=number, origin=origin, mathematics={}, why=report.why))
 
     def _tell_damages(self, report: Report) -> None:
         if report.chained is None:
@@ -346,7 +386,8 @@ class Vault:
 
     # The end
 
-    def _finish(self) -> None:
+    def _finish(self, completion: Completion | None) -> None:
+        self._completion = completion
         self._finish_s = self._told_s = time.monotonic()
         self._keeping.void("the job has ended, and portions of this save have not come")
 
@@ -354,19 +395,55 @@ class Vault:
         if self._finish_s is None or self._is_over:
             return
         now_s = time.monotonic()
-        tiers = self._keeping.tiers
+        tiers, haste = self._keeping.tiers, self._keeping.haste
+        if not self._keeping.is_digesting and not haste.is_up:
+            self._keeping.secure(self._completion is not None)
         busy = [tier for tier in tiers if not tier.is_idle]
-        if not busy and not self._keeping.is_digesting:
+        if haste.is_up:
             self._is_over = True
-            failures = [*self._keeping.failures, *(why for tier in tiers for why in tier.failures)]
+            self._tell(Finished(failures=(*self._failures(), *map(_unfinished, busy))))
+        elif not busy and haste.is_idle and not self._keeping.is_digesting:
+            self._is_over = True
+            failures = (*self._failures(), *self._mark())
             closings = [begun(tier.close, "regrow-close") for tier in tiers]
             for closing in closings:
                 closing.result()  # nobody else is served any more: what retention removes goes before the end is told
-            self._tell(Finished(failures=tuple(failures)))
+            self._tell(Finished(failures=failures))
         elif now_s >= self._told_s + _PROGRESS_S:
             self._told_s = now_s
             words = "; ".join(f"{tier.place.url}: {tier.under_way or 'not begun yet'}" for tier in busy) or "a digest"
             self._tell(Said(text=f"saving for {now_s - self._finish_s:.0f} s: {words}", is_routine=True))
+
+    def _mark(self) -> list[str]:
+        """That the job is finished, wherever its last state is durable. Why that could not be done."""
+        label, completion = self._keeping.newest_label, self._completion
+        if label is None or completion is None:
+            return []
+        completion = msgspec.structs.replace(completion, step=label.draft.step, root=label.root)
+        marks = [
+            begun(partial(_marked, tier.place.url, completion), "regrow-mark")
+            for tier in self._keeping.tiers
+            if not tier.failures
+        ]
+        return [why for mark in marks if (why := mark.result())]
+
+    def _failures(self) -> tuple[str, ...]:
+        keeping = self._keeping
+        gave_up = [why for tier in keeping.tiers for why in tier.failures]
+        late = ["the newest state was not whole in memory when the time was up"] if keeping.is_digesting else []
+        return (*keeping.failures, *late, *gave_up, *keeping.haste.conclude())
+
+
+def _marked(url: str, completion: Completion) -> str:
+    try:
+        within(_MARK_S, url, lambda _: mark(open_store(url), completion))
+    except Exception as error:  # the edge of a store: its library raises what it likes
+        return f"{url}: it is not marked there that the job is finished: {error}"
+    return ""
+
+
+def _unfinished(tier: Tier) -> str:
+    return f"{tier.place.url}: the time was up: {tier.under_way or 'not begun'}"
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import msgspec
 from regrow.agent.exits import describe
 from regrow.agent.reaper import Reaper
 from regrow.core.errors import ConfigError, InfraError
+from regrow.shell.deafness import IGNORES
 from regrow.shell.orders import PACKET_BYTES, Answer, Order
 
 
@@ -25,6 +26,8 @@ class WarmConfig(msgspec.Struct, frozen=True, kw_only=True):
     """module:function that a worker calls with the script and its arguments."""
     imports: tuple[str, ...] = ("torch", "torch.optim", "torch._dynamo")
     """Imported once, before any worker exists. Without torch._dynamo a worker's first optimizer takes a second longer."""
+    ignores: str = ""
+    """A signal by its name that is a notice to the agent, and that workers are to ignore; empty: none."""
 
 
 class WarmParent:
@@ -53,6 +56,8 @@ class WarmParent:
         command = [sys.executable, "-P", "-m", "regrow.worker.warm", str(theirs.fileno()), str(os.getpid())]
         # Strings hash alike in every replica, and numpy's OpenBLAS starts no threads: a process with threads must not fork.
         environ = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1", "REGROW_JOB": mark}
+        if config.ignores:
+            environ[IGNORES] = config.ignores
         with theirs:
             try:
                 self._process = subprocess.Popen(

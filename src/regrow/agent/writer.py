@@ -22,10 +22,12 @@ from pathlib import Path
 
 import msgspec
 
+from regrow.core.delta import Cost
 from regrow.core.draft import Draft
-from regrow.core.errors import ConfigError, InfraError, PeerError, StateError
+from regrow.core.errors import ConfigError, Harmed, InfraError, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.deafness import turn_deaf
 from regrow.shell.parentage import die_with_parent
 from regrow.shell.writing import (
     Copied,
@@ -37,10 +39,12 @@ from regrow.shell.writing import (
     Setting,
     Term,
     ToWriter,
+    Undone,
     Unpruned,
     Void,
 )
 from regrow.state.archive import Archive
+from regrow.state.chaining import Chaining
 from regrow.state.store import Store
 from regrow.state.stores import open_store
 from regrow.wire.handover import Handover
@@ -56,8 +60,7 @@ def main(arguments: list[str]) -> None:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         return
-    for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, signal.SIG_IGN)  # a job that is told to end still wants its last save
+    turn_deaf()  # a job that is told to end still wants its last save
     os.nice(NICENESS)
     line = Handover(socket.socket(fileno=int(number)))
     try:
@@ -77,6 +80,7 @@ class Writer:
         self._term = 0
         self._is_swept = False
         self._arena = _Mapping()
+        self._chaining = Chaining(setting.delta)
 
     def run(self) -> None:
         while True:
@@ -84,20 +88,21 @@ class Writer:
             if not isinstance(order, Persist):
                 raise _crossed()
             self._arena.show(self._line.take_fd())
+            self._chaining.begun()
             inflow = _Inflow(self._line, order.draft.arena_bytes)
-            self._persist(order.draft, inflow)
+            self._persist(order, inflow)
             inflow.wait_end()
 
-    def _persist(self, draft: Draft, inflow: "_Inflow") -> None:
+    def _persist(self, order: Persist, inflow: "_Inflow") -> None:
         """Until it is durable, or never can be."""
         attempt, delay_s = 0, _FIRST_RETRY_S
         while True:
             attempt += 1
             try:
-                self._attempt(draft, inflow)
+                self._attempt(order, inflow)
                 return
             except (ConfigError, StateError) as error:
-                self._tell(Failed(attempt=attempt, why=str(error), is_final=True))
+                self._tell(Failed(attempt=attempt, why=str(error), is_final=True, is_harm=isinstance(error, Harmed)))
                 return
             except PeerError:
                 raise
@@ -111,7 +116,7 @@ class Writer:
                 raise _crossed()
             delay_s = min(2 * delay_s, _LAST_RETRY_S)
 
-    def _attempt(self, draft: Draft, inflow: "_Inflow") -> None:
+    def _attempt(self, order: Persist, inflow: "_Inflow") -> None:
         begun_s = time.monotonic()
         archive = Archive(_Watched(open_store(self._setting.url), self._tell))
         if not (self._setting.has_term or self._term):
@@ -119,12 +124,28 @@ class Writer:
             self._tell(Term(term=self._term))
         if not self._is_swept:
             archive.sweep()  # what dead saves left may be the very room that is missing
-        draft = msgspec.structs.replace(draft, term=draft.term or self._term)
-        pointer = archive.write(draft, self._arena.view, inflow.reach)
+        draft = msgspec.structs.replace(order.draft, term=order.draft.term or self._term)
+        costs: list[Cost] = []
+        if self._setting.moments:
+            pointer = archive.write(*self._fewer(draft, inflow))
+        else:
+            pointer = archive.write(
+                draft, self._arena.view, inflow.reach, order.root, self._chaining.base(draft), costs.append
+            )
         seconds = time.monotonic() - begun_s
+        # What is in the arena may change once the save is known to be durable.
+        news = self._chaining.saved(draft, self._arena.view, pointer, next(iter(costs), None), archive.manifest)
+        if news:
+            self._tell(Undone(why=news))
         self._tell(Persisted(pointer=pointer, seconds=seconds))
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
             self._tell(Unpruned(why=trouble))
+
+    def _fewer(self, draft: Draft, inflow: "_Inflow") -> tuple[Draft, memoryview]:
+        from regrow.state.moments import fewer  # which imports numpy
+
+        inflow.reach(draft.arena_bytes)
+        return fewer(draft, self._arena.view, self._setting.moments)
 
     def _prune(self, archive: Archive) -> str:
         """The save is durable whatever becomes of older ones."""
@@ -235,6 +256,9 @@ class _Watched:
 
     def names(self, folder: str = "") -> list[str]:
         return self._store.names(folder)
+
+    def settle(self, folder: str) -> None:
+        self._store.settle(folder)
 
     def remove(self, path: str) -> None:
         self._store.remove(path)

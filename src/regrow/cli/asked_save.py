@@ -125,7 +125,8 @@ class SaveWatch:
                 return f"step {step} is durable at {url}, {span(seconds)} later"
             case SaveFailed(step=step, url=url, is_final=is_final) if step >= self.step and url in self._urls:
                 # A state as old as the wish was on its way already: the one that was asked for comes after it.
-                if is_final and url not in self.durable and step > self._asked_at:
+                is_given_up = is_final and line.what.newer is None  # else a newer state, which will do, is on its way there
+                if is_given_up and url not in self.durable and step > self._asked_at:
                     self.given_up[url] = reason(line.what)
                 then = "given up" if is_final else "tried again"
                 return f"step {step} is not durable at {url}: {reason(line.what)}; {then}"

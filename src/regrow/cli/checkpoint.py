@@ -19,6 +19,7 @@ from regrow.cli.gauge import Gauge, size
 from regrow.cli.stored import Found, Row, Stored, look, plain_row, read_row
 from regrow.core.checkpoint import Manifest
 from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
+from regrow.core.inexact import Inexact
 from regrow.core.retention import Retention
 from regrow.core.skeleton import tensors
 
@@ -274,8 +275,8 @@ def export(
 def prune(where: str, last: int | None, every: int | None, within: str | None, is_dry: bool, as_json: bool) -> int:
     """Remove what --last and --every do not ask for, what --within has no room for, and what dead saves left.
 
-    The newest checkpoint is always kept, and nothing is removed in favour of one with files missing. Without any rule, only
-    leftovers of saves go. Safe while a job saves there.
+    The newest checkpoint is always kept, and so is what a kept delta is built on; nothing is removed in favour of one with
+    files missing. Without any rule, only leftovers of saves go. Safe while a job saves there.
     """
     retention = Retention(last=last, every=every, total_bytes=_bytes(within) if within is not None else None)
     found = look(where)
@@ -349,14 +350,28 @@ def _print_rows(rows: tuple[Row, ...]) -> None:
     titles = ("step", "term", "made", "size", "state")
     cells = [titles, *((str(r.step), str(r.term), _when(r.made_unix_s), size(r.size_bytes), r.state) for r in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for told, row in zip((None, *rows), cells, strict=True):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        if told is not None and told.base is not None:
+            line += f", delta {told.depth} on {told.base}"
+        if told is not None and told.moments is not None:
+            line += f", not exact: moments {told.moments}"
+        click.echo(line)
 
 
 def _print_manifest(row: Row, manifest: Manifest, every: bool) -> None:
     click.echo(f"step {row.step}, term {row.term}: {row.folder}")
     click.echo(f"made {_when(row.made_unix_s)} by regrow {row.regrow}")
     click.echo(f"tensors {len(manifest.leaves)}, shards {len(manifest.shards)}, {size(row.size_bytes)}")
+    if row.base is not None:
+        click.echo(f"delta {row.depth}, {row.ratio:.2f} times smaller than it would be whole, on {row.base}")
+    if isinstance(manifest.inexact, Inexact):
+        click.echo(f"not exact, {row.ratio:.2f} times smaller than it would be: moments {row.moments}")
+        for error in manifest.inexact.errors:
+            click.echo(
+                f"{error.kind}: off by {100 * error.rms_relative:.2g} % (rms), by {error.largest:.2g} at most; "
+                f"{100 * error.zeroed:.2g} % became zero"
+            )
     click.echo(f"root {row.root}")
     for name, value in sorted(manifest.mathematics.items()):
         click.echo(f"mathematics: {name} = {value}")

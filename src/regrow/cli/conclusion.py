@@ -6,8 +6,11 @@ from pathlib import Path
 from regrow.agent.terminal import STDERR, Terminal
 from regrow.core.membership_effects import End
 from regrow.core.messages import Raised
+from regrow.core.safety import Safety
 
 FINISHED, FAILED, USAGE, STATE_LOST, INFRA, BUG, STOPPED = 0, 1, 2, 3, 4, 70, 130
+INTERRUPTED, UNSAFE = 75, 143
+"""By SIGTERM or a notice: with a state that is safe, and without."""
 CODES = {"finished": FINISHED, "failed": FAILED, "state-lost": STATE_LOST, "bug": BUG, "stopped": STOPPED}
 _FEW = 4
 
@@ -50,6 +53,20 @@ def conclude_saves(terminal: Terminal, end: End, failures: Sequence[str], run_di
         "on from the newest state"
     )
     return INFRA if end.outcome in ("finished", "stopped") else None
+
+
+def conclude_safety(terminal: Terminal, end: End, safety: Safety) -> None:
+    """Of a job that saves and did not come to its end."""
+    if end.outcome != "finished":
+        terminal.say(safety.words)
+
+
+def exit_code(end: End, safety: Safety | None, unsaved: int | None, is_interrupted: bool) -> int:
+    """`unsaved`: that of `conclude_saves`. Whoever takes a machine away asks one thing alone: is there something to go on
+    from?"""
+    if end.outcome == "stopped" and is_interrupted:
+        return INTERRUPTED if safety is not None and safety.best is not None else UNSAFE
+    return CODES[end.outcome] if unsaved is None else unsaved
 
 
 def _show(terminal: Terminal, first: Raised, others: list[Raised]) -> None:

@@ -17,6 +17,7 @@ from regrow.core.errors import ConfigError
 from regrow.core.interval import CadenceConfig
 from regrow.core.retention import Retention
 from regrow.shell.vaulting import Place
+from regrow.state.chain import need_packages
 from regrow.state.stores import open_store
 
 _LOG_MB = 1024
@@ -55,6 +56,13 @@ _OPTIONS = (
         multiple=True,
         metavar="URL",
         help="Save checkpoints there: a folder, or for example s3://bucket/run1. Several, nearest first.",
+    ),
+    click.option(
+        "--host-local",
+        "local",
+        multiple=True,
+        metavar="URL",
+        help="This --checkpoint goes with the machine: the last one to save to when that is to be taken away.",
     ),
     click.option(
         "--checkpoint-every",
@@ -104,6 +112,19 @@ _OPTIONS = (
         help="Of what is kept, only the newest within so much. The newest one always is.",
     ),
     click.option(
+        "--checkpoint-delta",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        metavar="N",
+        help="At most N checkpoints in a row hold only what has changed, where that is measured to be a gain. 0: none.",
+    ),
+    click.option(
+        "--moments",
+        hidden=True,
+        help="Refused: what is saved here is exact.",
+    ),
+    click.option(
         "--shard-mb",
         type=click.IntRange(min=1),
         default=_DEFAULT.shard_bytes // _MB,
@@ -148,6 +169,7 @@ def keeping_options(command: Callable[..., None]) -> Callable[..., None]:
 def keep(
     *,
     urls: Sequence[str],
+    local: Sequence[str],
     intervals: Sequence[int],
     memory_every: int | None,
     overhead: str | None,
@@ -157,6 +179,8 @@ def keep(
     keep_last: int | None,
     keep_every: int | None,
     keep_gb: float | None,
+    checkpoint_delta: int,
+    moments: str | None,
     shard_mb: int,
     checkpoint_patience: float,
     resume: str | None,
@@ -165,16 +189,27 @@ def keep(
     retention = Retention(
         last=keep_last, every=keep_every, total_bytes=None if keep_gb is None else max(1, int(keep_gb * _GB))
     )
-    _check(urls, intervals, retention, resume, new_mathematics)
+    if moments is not None:
+        raise ConfigError(
+            f"--moments {moments}: a job's checkpoints are exact, so that it ends with the same bits; only a "
+            "regrow.checkpoint.Checkpointer in a loop of your own may save moments that are not"
+        )
+    _check(urls, intervals, retention, checkpoint_delta, resume, new_mathematics)
+    if checkpoint_delta:
+        need_packages(f"--checkpoint-delta {checkpoint_delta}")
+    lost = {open_store(url).url for url in local}
     if log_mb is not None and not every_step:
         raise ConfigError("--log-mb without --every-step: say that each committed step is to be logged with --every-step")
     places: list[Place] = []
     for number, url in enumerate(urls):
         every = intervals[number if len(intervals) > 1 else 0] if intervals else 0
-        place = Place(url=open_store(url).url, every=every, retention=retention)
+        found = open_store(url).url
+        place = Place(url=found, every=every, retention=retention, delta=checkpoint_delta, outlives=found not in lost)
         if place.url in (other.url for other in places):
             raise ConfigError(f"--checkpoint {url} is given twice: one place takes each save once")
         places.append(place)
+    if strange := lost - {place.url for place in places}:
+        raise ConfigError(f"--host-local {min(strange)} is no --checkpoint: name one of those")
     paces_memory = memory_every == 0 or (memory_every is None and any(not place.every for place in places))
     if not paces_memory and all(place.every for place in places):
         for flag, given in (("--overhead", overhead), ("--mtbf", mtbf)):
@@ -200,7 +235,12 @@ def keep(
 
 
 def _check(
-    urls: Sequence[str], intervals: Sequence[int], retention: Retention, resume: str | None, new_mathematics: bool
+    urls: Sequence[str],
+    intervals: Sequence[int],
+    retention: Retention,
+    delta: int,
+    resume: str | None,
+    new_mathematics: bool,
 ) -> None:
     if not urls:
         given = {
@@ -208,6 +248,7 @@ def _check(
             "--keep-last": retention.last is not None,
             "--keep-every": retention.every is not None,
             "--keep-gb": retention.total_bytes is not None,
+            "--checkpoint-delta": bool(delta),
             "--resume": resume is not None,
         }
         for flag, is_given in given.items():

@@ -19,16 +19,18 @@ import msgspec
 from regrow.agent.agent import Agent, AgentConfig
 from regrow.agent.coordinator_line import CoordinatorLine
 from regrow.agent.exits import NEVER_JOINED, Exit
+from regrow.agent.notices import NoticeWatch
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig
-from regrow.cli.conclusion import CODES, conclude, conclude_saves, short
+from regrow.cli.conclusion import FINISHED, INTERRUPTED, conclude, conclude_safety, conclude_saves, exit_code, short
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
-from regrow.cli.run_dir import JobFile, ListeningFile, RunDir
+from regrow.cli.run_dir import JobFile, ListeningFile, RunDir, digest_of
 from regrow.cli.safekeeping import Safekeeping
 from regrow.cli.scene import Asked
 from regrow.coordinator.server import Server
 from regrow.coordinator.store import Store
+from regrow.core.completion import Completion
 from regrow.core.culprits import is_tidying
 from regrow.core.errors import RegrowError
 from regrow.core.hangs import Hang, HangConfig, Stall
@@ -36,13 +38,19 @@ from regrow.core.interval import CadenceConfig
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
 from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, StallSeen, StopWanted
+from regrow.core.notices import NoticeConfig
 from regrow.core.order import DataFrom
+from regrow.core.records import NoticeSeen
 from regrow.core.roster import Endpoint, Member
 from regrow.shell.door import WorkerDoor
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import Place, Setting
 
-_STOPPED = {signal.SIGINT: 130, signal.SIGTERM: 143}
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MARGIN_S = 1.0
+"""So much before the time is up all is to be done: who takes the machine away may be punctual."""
+_STUCK_S = 5.0
+"""A vault that has not ended so long after its time is not waited for."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +68,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     bucket_bytes: int
     join_queue_bytes: int
     grace_s: float
+    notices: NoticeConfig = NoticeConfig()
     faults: str
     places: tuple[Place, ...] = ()
     """Where checkpoints go, nearest first."""
@@ -113,8 +122,16 @@ class Launcher:
         self._run_dir = RunDir(plan.run_dir)
         self._is_shared = plan.coordinator is not None and plan.token is None
         """The run directory is a coordinator's, and stays its own."""
+        self._script = digest_of(plan.script)
         self._endpoint = plan.coordinator or Endpoint(plan.host, plan.port)
-        self._stop: signal.Signals | None = None
+        self._signals = 0
+        """Ctrl-C and SIGTERM, how often."""
+        self._stop = ""
+        """Who has it stopped, first."""
+        self._by_s: float | None = None
+        """When the machine may be gone, with all that is on it."""
+        self._reached = 0
+        """The job has committed every step below this one, by where workers were seen last."""
         self._stopped = asyncio.Event()
         self._hurried = asyncio.Event()
         """Nothing is waited for any more."""
@@ -123,11 +140,16 @@ class Launcher:
         self._safe: Safekeeping | None = None
 
     async def run(self) -> int:
+        membership, done = self._plan.membership, self._run_dir.completion()
+        is_open = membership.resumes and membership.resume_step is None and not membership.new_mathematics
+        if done is not None and is_open and done.is_of(self._command, self._script):
+            self._terminal.say(f"the job finished: {done.words}")
+            return FINISHED
         job_file = self._job_file()
         self._token = self._run_dir.claim(job_file) if self._is_shared else self._run_dir.create(job_file, self._plan.token)
         with contextlib.ExitStack() as held:
             try:
-                journal = Journal(self._run_dir.journal, "agent")
+                journal = self._journal = Journal(self._run_dir.journal, "agent")
                 self._agent = self._make_agent(journal)
                 if self._plan.membership.keeps:
                     self._safe = self._make_safe(journal)
@@ -149,7 +171,7 @@ class Launcher:
             output=self._run_dir.output,
             evidence=self._run_dir.evidence,
             hangs=plan.hangs,
-            warm=plan.warm,
+            warm=msgspec.structs.replace(plan.warm, ignores=plan.notices.signal),
         )
         return Agent(config, self._door, journal, self._terminal, self._exited, self._accused)
 
@@ -168,6 +190,7 @@ class Launcher:
                 cadence=plan.cadence,
                 faults=plan.faults,
             ),
+            (self._command, self._script),
             self._agent,
             journal,
             self._terminal.say,
@@ -200,41 +223,71 @@ class Launcher:
         shown = short(self._run_dir.path)
         self._terminal.say(f"run directory {shown}; look at it with: regrow status {shown}", is_routine=True)
         self._loop.set_exception_handler(self._crashed)
-        for number in _STOPPED:
+        watch = self._watch_notices()
+        for number in _SIGNALS:
             self._loop.add_signal_handler(number, self._signalled, number)
         view = self._open_view() if self._plan.is_live else None
         unsaved: tuple[str, ...] = ()
+        completion: Completion | None = None
         try:
             await self._begin()
             end = await self._coordination.ended
+            completion = self._completion() if self._is_open and end.outcome == "finished" else None
         except RegrowError as error:
             self._coordination.end(End(outcome="failed", why=str(error)))
             raise
         finally:
-            unsaved = await self._conclude_saves()
+            unsaved = await self._conclude_saves(completion)
             await self._agent.close()
             await self._coordination.close()
-            for number in _STOPPED:
+            watch.close()
+            for number in _SIGNALS:
                 self._loop.remove_signal_handler(number)
             if view is not None:
                 view.close()
                 self._loop.remove_signal_handler(signal.SIGCONT)
             if not self._is_open and (self._line is not None or self._safe is not None):
                 self._undo()
+        if completion is not None and not unsaved:
+            step = self._reached if self._safe is None else self._safe.safety(self._reached).reached
+            self._run_dir.mark_finished(msgspec.structs.replace(completion, step=step))
         conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
         code = conclude_saves(self._terminal, end, unsaved, short(self._run_dir.path))
-        if code is not None:
-            return code
-        if end.outcome == "stopped":
-            return _STOPPED[self._stop or signal.SIGINT]
-        return CODES[end.outcome]
+        safety = None if self._safe is None else self._safe.safety(self._reached)
+        if safety is not None and self._is_open:
+            conclude_safety(self._terminal, end, safety)
+        if not self._is_open and end.outcome == "stopped" and self._by_s is not None and self._plan.places:
+            return INTERRUPTED  # nothing ran: what is safe was not looked at, and is what it was
+        return exit_code(end, safety, code, is_interrupted=self._by_s is not None or not self._stop)
 
-    async def _conclude_saves(self) -> tuple[str, ...]:
+    def _watch_notices(self) -> NoticeWatch:
+        config = self._plan.notices
+        watch = NoticeWatch(config, self._loop, self._noticed, self._terminal.say)
+        watch.open()
+        if config.signal:
+            self._loop.add_signal_handler(signal.Signals[config.signal], self._noticed, f"there is a {config.signal}")
+        return watch
+
+    def _completion(self) -> Completion:
+        return Completion(
+            job=self._run_dir.path.name,
+            step=0,
+            root="",
+            command=self._command,
+            script=self._script,
+            made_unix_s=time.time(),
+        )
+
+    @property
+    def _command(self) -> tuple[str, ...]:
+        return (str(self._plan.script), *self._plan.argv)
+
+    async def _conclude_saves(self, completion: Completion | None) -> tuple[str, ...]:
         """Whoever could save is gone: wait until what was saved is durable, unless everything is to end at once."""
         if self._safe is None:
             return ()
         await self._agent.end_workers()
-        finishing = asyncio.create_task(self._safe.finish())
+        finishing = asyncio.create_task(self._safe.finish(completion))
         hurrying = asyncio.create_task(self._hurried.wait())
         await asyncio.wait({finishing, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         hurrying.cancel()
@@ -276,6 +329,10 @@ class Launcher:
             self._coordination.end(End(outcome="stopped", why="stopped before the first worker started"))
             return
         warming.result()
+        if self._safe is not None and self._safe.is_done:
+            assert self._safe.finished is not None
+            self._coordination.end(End(outcome="finished", why=self._safe.finished.words))
+            return
         self._is_open = True
         self._coordination.open()
 
@@ -289,7 +346,7 @@ class Launcher:
     def _job_file(self) -> JobFile:
         return JobFile(
             job=self._run_dir.path.name,
-            command=(str(self._plan.script), *self._plan.argv),
+            command=self._command,
             cwd=str(Path.cwd()),
             replicas=self._plan.membership.replicas,
             lanes=self._plan.lanes,
@@ -305,9 +362,8 @@ class Launcher:
         )
 
     def _enlist(self) -> Enlist:
-        command = (str(self._plan.script), *self._plan.argv)
         agent = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(8)}"
-        return Enlist(agent=agent, job=self._run_dir.path.name, command=command, config=self._plan.membership)
+        return Enlist(agent=agent, job=self._run_dir.path.name, command=self._command, config=self._plan.membership)
 
     def _door(self, member: Member) -> WorkerDoor:
         safe = self._safe
@@ -333,6 +389,8 @@ class Launcher:
     # What happens meanwhile
 
     def _exited(self, exit: Exit) -> None:
+        if exit.place is not None and exit.place.step is not None:
+            self._reached = max(self._reached, exit.place.step)
         if self._coordination.ended.done():
             return
         if not exit.clean:
@@ -357,22 +415,42 @@ class Launcher:
 
     def _signalled(self, number: signal.Signals) -> None:
         name = "Ctrl-C" if number == signal.SIGINT else number.name
-        if self._stop is not None:
-            self._out_of_time(End(outcome="stopped", why=f"stopped at once by a second {name}"))
+        self._signals += 1
+        if self._signals > 1:
+            self._hurried.set()
+            self._coordination.end(End(outcome="stopped", why=f"stopped at once by a second {name}"))
             return
-        self._stop = number
+        if number == signal.SIGTERM:  # whoever sent it may be about to take the machine away
+            self._limit(name, self._plan.grace_s, "--grace")
+        within = f" within {self._plan.grace_s:g} s" if number == signal.SIGTERM else ""
+        self._begin_stop(name, f"{name}: stopping at the next boundary{within}; once more stops at once")
+
+    def _noticed(self, what: str) -> None:
+        """This machine will be taken away."""
+        within_s = self._plan.notices.within_s
+        self._journal.write(NoticeSeen(what=what, within_s=within_s))
+        self._limit("a notice", within_s, "--notice-within")
+        self._begin_stop("a notice", f"a notice ({what}): stopping at the next boundary within {within_s:g} s")
+
+    def _begin_stop(self, name: str, text: str) -> None:
+        is_first, self._stop = not self._stop, self._stop or name
         self._stopped.set()
         if self._is_open:
-            within = f" within {self._plan.grace_s:g} s" if number == signal.SIGTERM else ""
-            self._terminal.say(f"{name}: stopping at the next boundary{within}; once more stops at once")
-            self._coordination.report(StopWanted())
-            if number == signal.SIGTERM:  # whoever sent it may be about to take the machine away
-                why = f"SIGTERM, and no boundary passed within the {self._plan.grace_s:g} s of --grace"
-                self._loop.call_later(self._plan.grace_s, self._out_of_time, End(outcome="stopped", why=why))
+            self._terminal.say(text)
+            if is_first:
+                self._coordination.report(StopWanted())
 
-    def _out_of_time(self, end: End) -> None:
-        self._hurried.set()
-        self._coordination.end(end)
+    def _limit(self, name: str, within_s: float, flag: str) -> None:
+        """By then the job must have ended, and all that is to outlive it be durable. The earliest of several counts."""
+        by_s = time.monotonic() + within_s
+        if self._by_s is not None and self._by_s <= by_s:
+            return
+        self._by_s, last_s = by_s, within_s - min(_MARGIN_S, within_s / 10)
+        if self._safe is not None:
+            self._safe.hurry(time.monotonic() + last_s)
+        why = f"{name}, and no boundary passed within the {within_s:g} s of {flag}"
+        self._loop.call_later(last_s, self._coordination.end, End(outcome="stopped", why=why))
+        self._loop.call_later(within_s + _STUCK_S, self._hurried.set)
 
     def _crashed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")

@@ -17,17 +17,20 @@ from regrow.cli.address import parse_address
 from regrow.cli.conclusion import INFRA, USAGE
 from regrow.cli.keeping import Keeping, keeping_options
 from regrow.cli.launcher import Launcher, Plan
+from regrow.cli.noticing import notice_options
 from regrow.cli.run_dir import default_path
 from regrow.coordinator.notices import idle
 from regrow.core.budget import BudgetConfig
 from regrow.core.errors import ConfigError, InfraError, RegrowError
 from regrow.core.hangs import HangConfig
 from regrow.core.membership_config import MembershipConfig
+from regrow.core.notices import NoticeConfig
 from regrow.core.speeds import SpeedConfig
 from regrow.shell.faultpoint import parse
 
 _BUDGET = BudgetConfig()
 _HANGS = HangConfig()
+_MEMBERSHIP = MembershipConfig(replicas=())
 
 
 @click.command(
@@ -81,11 +84,19 @@ _HANGS = HangConfig()
     help="Restarts of one replica within the window; then the job goes on without it.",
 )
 @click.option(
-    "--max-job-restarts",
+    "--max-all-restarts",
     type=click.IntRange(min=0),
-    default=_BUDGET.max_job_restarts,
+    default=_BUDGET.max_all_restarts,
     show_default=True,
     help="Restarts of all replicas together within the window.",
+)
+@click.option(
+    "--max-job-restarts",
+    type=click.IntRange(min=0),
+    default=_MEMBERSHIP.max_job_restarts,
+    show_default=True,
+    metavar="N",
+    help="A job that saves is brought back after a loss of all replicas: so often in a row without getting further.",
 )
 @click.option(
     "--restart-window",
@@ -205,6 +216,7 @@ _HANGS = HangConfig()
     help="So much of what was committed may wait for a joiner. One that needs more cannot keep up: the others wait for it.",
 )
 @keeping_options
+@notice_options
 @click.option("--plain", is_flag=True, help="Lines only, also on a terminal. Default there: a live view below them.")
 @click.option("--quiet", is_flag=True, help="Only failures, the end and the script's own output.")
 @click.option("--fault", "faults", multiple=True, hidden=True, metavar="SPEC", help="Arm a fault point, for tests.")
@@ -223,6 +235,7 @@ def run(
     coordinator: str | None,
     token_file: Path | None,
     max_restarts: int,
+    max_all_restarts: int,
     max_job_restarts: int,
     restart_window: float,
     restart_backoff: float,
@@ -240,6 +253,7 @@ def run(
     bucket_mb: float,
     join_queue_mb: float,
     keeping: Callable[[], Keeping],
+    noticing: Callable[[float], NoticeConfig],
     plain: bool,
     quiet: bool,
     faults: tuple[str, ...],
@@ -250,22 +264,23 @@ def run(
 
     Everything after SCRIPT goes to the script. Its output appears here, each line with its replica's name in front, and
     is kept in the run directory. On a terminal a live view below it tells step, loss, rate, and what each replica is doing.
-    The first Ctrl-C (or SIGTERM) stops at the end of the current step, the second at once.
+    The first Ctrl-C (or SIGTERM, or notice) stops at the end of the current step, the second signal at once.
 
     \b
-    Exit codes:
-      0    the job finished
-      1    the job failed: the script raised, a lane is poison, too few replicas may be restarted, or one died after
-           its last step
-      2    wrong usage: a flag, the script's path or the run directory
-      3    every replica was lost, and the training state with them
-      4    the machine refused: disk, port, processes; or the job's last state could not be made durable everywhere
-      70   a bug in Regrow
-      130  stopped by Ctrl-C
-      143  stopped by SIGTERM
+    Exit codes, and whether a scheduler should start the same command again (with --resume latest):
+      0    no   the job finished, or was finished already
+      1    no   the job failed: the script raised, a lane is poison, too few replicas may be restarted, it was brought
+                back again and again and came no further, or a replica died after its last step
+      2    no   wrong usage: a flag, the script's path or the run directory
+      3    no   every replica was lost, and the training state with them
+      4    no   the machine refused: disk, port, processes; or the job's last state could not be made durable everywhere
+      70   no   a bug in Regrow
+      75   yes  interrupted by SIGTERM or a notice, and a state is durable from which the job goes on
+      130  no   stopped by Ctrl-C
+      143  no   interrupted by SIGTERM or a notice, and no state is safe: it would begin at its beginning
     """
     budget = BudgetConfig(
-        max_restarts=max_restarts, max_job_restarts=max_job_restarts, window_s=restart_window, backoff_s=restart_backoff
+        max_restarts=max_restarts, max_all_restarts=max_all_restarts, window_s=restart_window, backoff_s=restart_backoff
     )
     terminal = Terminal(is_quiet=quiet)
     try:
@@ -300,6 +315,7 @@ def run(
                 poison_after=poison_after,
                 keeps=kept.keeps,
                 logs=kept.log_bytes > 0,
+                max_job_restarts=max_job_restarts,
                 resumes=kept.resumes,
                 resume_step=kept.resume_step,
                 new_mathematics=kept.new_mathematics,
@@ -316,6 +332,7 @@ def run(
             shard_bytes=kept.shard_bytes,
             patience_s=kept.patience_s,
             grace_s=grace,
+            notices=noticing(grace),
             faults=",".join(faults),
             hangs=HangConfig(factor=hang_factor, floor_s=hang_floor, first_s=hang_first, startup_s=startup_timeout),
             is_live=terminal.is_screen and os.environ.get("TERM", "dumb") != "dumb" and not (plain or quiet),

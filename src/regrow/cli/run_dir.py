@@ -8,6 +8,7 @@ listening.json      the coordinator's process and its address
 journal/            one file of facts per process
 output/             what each worker printed
 evidence/           what was seen of workers that hung, one file each
+finished.json       once the job is finished
 """
 
 import os
@@ -17,13 +18,15 @@ import time
 from pathlib import Path
 
 import msgspec
+import xxhash
 
 from regrow.core.budget import BudgetConfig
+from regrow.core.completion import Completion
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.core.roster import Endpoint
 
 _TOKEN_BYTES = 32
-_TOKEN, _JOB, _LISTENING = "token", "job.json", "listening.json"
+_TOKEN, _JOB, _LISTENING, _FINISHED = "token", "job.json", "listening.json", "finished.json"
 
 
 class JobFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -168,6 +171,24 @@ class RunDir:
         _write(fresh, msgspec.json.encode(listening), 0o644)
         fresh.replace(self.path / _LISTENING)
 
+    def mark_finished(self, completion: Completion) -> None:
+        """Durable once this returns."""
+        fresh = self.path / f"{_FINISHED}.new"
+        try:
+            _write(fresh, msgspec.json.encode(completion), 0o644)
+            _sync(fresh)
+            fresh.replace(self.path / _FINISHED)
+            _sync(self.path)
+        except OSError as error:
+            raise _refusal(self.path, error) from error
+
+    def completion(self) -> Completion | None:
+        """Of a job that is finished."""
+        try:
+            return msgspec.json.decode((self.path / _FINISHED).read_bytes(), type=Completion)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
     def remove(self) -> None:
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -179,6 +200,11 @@ class RunDir:
             raise ConfigError(f"{self.path} is no run directory: it has no readable job.json ({error.strerror})") from error
         except msgspec.MsgspecError as error:
             raise StateError(f"{path} is damaged: {error}") from error
+
+
+def digest_of(script: Path) -> str:
+    """Of the file of a script; the command that runs it is the same only as long as this is."""
+    return xxhash.xxh3_128_hexdigest(script.read_bytes())
 
 
 def default_path(cwd: Path) -> Path:
@@ -208,6 +234,14 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _refusal(path: Path, error: OSError) -> InfraError:

@@ -5,28 +5,33 @@ from collections.abc import Callable
 
 from regrow.agent.agent import Agent
 from regrow.agent.custodian import Custodian
+from regrow.core.completion import Completion, settled
 from regrow.core.errors import ConfigError
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.messages import StateSought
 from regrow.core.order import DataFrom
 from regrow.core.origin import data_from, unused
+from regrow.core.safety import Safety, Spot
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import Opened, Place, Setting, Sought
+from regrow.shell.vaulting import MEMORY, Opened, Place, Setting, Sought
 
 
 class Safekeeping:
-    """Of a job whose state is saved. `report` gets what came of a search that the coordinator asked for."""
+    """Of a job whose state is saved. `command`: its own, and a digest of its script. `report` gets what came of a search
+    that the coordinator asked for."""
 
     def __init__(
         self,
         config: MembershipConfig,
         setting: Setting,
+        command: tuple[tuple[str, ...], str],
         agent: Agent,
         journal: Journal,
         say: Callable[[str, bool], None],
         report: Callable[[StateSought], None],
     ) -> None:
         self._config = config
+        self._command = command
         self._places = setting.places
         self._report = report
         self._custodian = Custodian(
@@ -39,6 +44,8 @@ class Safekeeping:
         intervals = {setting.memory_every, *(place.every for place in self._places)}
         self.saves = tuple(sorted(every for every in intervals if every))
         """Those that are fixed, in steps: of what is on auto the vault tells workers."""
+        self.finished: Completion | None = None
+        """The job that lies at the places, when all of them say that it is finished, and nobody's word is to go on."""
         self.data_from = DataFrom()
 
     async def open(self) -> None:
@@ -46,6 +53,10 @@ class Safekeeping:
         opened = await self._custodian.open()
         if not self._config.resumes:
             _refuse_used(self._places, opened)
+            return
+        if self._config.resume_step is None and not self._config.new_mathematics:
+            self.finished = settled(opened.finished)
+        if self.is_done:
             return
         sought = await self._custodian.seek(self._config.resume_step)
         if sought.origin is None:
@@ -68,11 +79,38 @@ class Safekeeping:
 
     async def _seek(self, number: int, step: int | None) -> None:
         sought = await self._custodian.seek(step, number)
-        self._report(StateSought(number=number, origin=sought.origin, mathematics=sought.mathematics, why=sought.why))
+        origin, done = sought.origin, self.finished
+        self._report(
+            StateSought(
+                number=number,
+                origin=origin,
+                mathematics=sought.mathematics,
+                why=sought.why,
+                is_final=origin is not None and done is not None and origin.step == done.step,
+            )
+        )
 
-    async def finish(self) -> tuple[str, ...]:
-        """Nobody saves any more: wait until what was saved is durable. What is not, in words."""
-        return await self._custodian.finish()
+    @property
+    def is_done(self) -> bool:
+        """Would this command do again what was done?"""
+        return self.finished is not None and self.finished.is_of(*self._command)
+
+    def hurry(self, by_s: float) -> None:
+        """All that is to become durable must be so by then: on the host's monotonic clock."""
+        self._custodian.hurry(by_s)
+
+    def safety(self, reached: int) -> Safety:
+        """What lies where by now, of a job that has committed every step below `reached`."""
+        held = self._custodian.held
+        spots = [
+            Spot(url=place.url, outlives=place.outlives, step=held.get(number)) for number, place in enumerate(self._places)
+        ]
+        return Safety(spots=tuple(spots), reached=max(reached, held.get(MEMORY, 0)))
+
+    async def finish(self, completion: Completion | None) -> tuple[str, ...]:
+        """Nobody saves any more: wait until what was saved is durable. What is not, in words. `completion`: of a job that is
+        finished, but for its step and root."""
+        return await self._custodian.finish(completion)
 
     async def close(self) -> None:
         for task in self._searches:

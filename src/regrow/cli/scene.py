@@ -156,7 +156,7 @@ def scene(
         rate=pace.rate(now_s),
         elapsed_s=now_s - asked.began_s,
         restarts=known.restarts(now_s - asked.budget.window_s),
-        max_restarts=asked.budget.max_job_restarts,
+        max_restarts=asked.budget.max_all_restarts,
         is_coordinator_away=is_coordinator_away,
         waits=known.waits,
         replicas=tuple(_replica(now_s, name, newest, known, is_coordinator_away) for name in _names(asked, known, newest)),

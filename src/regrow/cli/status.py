@@ -71,7 +71,7 @@ class JobStatus(msgspec.Struct, frozen=True, kw_only=True):
     """inside (part of `regrow run`), up, away (nobody is replaced until it is back), or elsewhere (not seen from here)."""
     restarts: int
     """Of all replicas together, within the window."""
-    max_job_restarts: int
+    max_all_restarts: int
     restart_window_s: float
     min_replicas: int
     saves: SaveStatus | None = None
@@ -157,7 +157,7 @@ def gather(run_dir: RunDir) -> JobStatus:
         coordinator=_coordinator(run_dir, job),
         replicas=replicas,
         restarts=spending.all_used,
-        max_job_restarts=job.budget.max_job_restarts,
+        max_all_restarts=job.budget.max_all_restarts,
         restart_window_s=job.budget.window_s,
         min_replicas=job.min_replicas,
     )
@@ -313,7 +313,7 @@ def _print(found: JobStatus) -> None:
     for line in tell_risk(found.risk) if found.risk is not None else ():
         console.print(line, markup=False, soft_wrap=True)
     if found.restarts:
-        spent = f"{found.restarts} of {found.max_job_restarts} restarts of the job were used"
+        spent = f"{found.restarts} of {found.max_all_restarts} restarts of the job were used"
         console.print(f"{spent} within the last {found.restart_window_s:g} s", markup=False)
     lost = [replica.name for replica in found.replicas if replica.state == "lost"]
     if lost:

@@ -36,6 +36,14 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     tensors: int | None = None
     root: str | None = None
     mathematics: dict[str, str] | None = None
+    base: str | None = None
+    """Of a delta: the folder of the checkpoint that it is built on."""
+    depth: int | None = None
+    """Of a delta: so many of them lie on the whole one, this one included."""
+    ratio: float | None = None
+    """Of a delta: so many times smaller than it would be whole; with moments in fewer bits: than it would be exact."""
+    moments: str | None = None
+    """How moments are stored in fewer bits: the state is not exact."""
 
 
 class Stored:
@@ -119,10 +127,14 @@ def look(where: str) -> Found:
 def read_row(archive: Archive, pointer: Pointer) -> Row:
     try:
         manifest = archive.manifest(pointer)
+        archive.links(pointer, manifest)
     except StateError as error:
         return plain_row(pointer, "damaged", str(error))
     except ConfigError as error:
         return plain_row(pointer, "newer", str(error))
+    delta = None if isinstance(manifest.delta, msgspec.UnsetType) else manifest.delta
+    inexact = None if isinstance(manifest.inexact, msgspec.UnsetType) else manifest.inexact
+    smaller = delta or inexact
     return msgspec.structs.replace(
         plain_row(pointer, "whole"),
         made_unix_s=manifest.made_unix_s,
@@ -131,6 +143,10 @@ def read_row(archive: Archive, pointer: Pointer) -> Row:
         tensors=len(manifest.leaves),
         root=manifest.root,
         mathematics=manifest.mathematics,
+        base=None if delta is None else delta.base,
+        depth=None if delta is None else delta.depth,
+        ratio=None if smaller is None else smaller.ratio,
+        moments=None if inexact is None else inexact.mode,
     )
 
 

@@ -10,7 +10,7 @@ class BudgetConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     max_restarts: int = 20
     """Restarts of one replica within the window; one more and the job goes on without it."""
-    max_job_restarts: int = 200
+    max_all_restarts: int = 200
     """Restarts of all replicas together within the window."""
     window_s: float = 600.0
     backoff_s: float = 0.5
@@ -61,9 +61,9 @@ class Budget:
             return Exhausted(
                 why=f"{replica} was restarted {_times(len(mine))} within {config.window_s:g} s (--max-restarts)"
             )
-        if everyone >= config.max_job_restarts:
+        if everyone >= config.max_all_restarts:
             count = f"the job's replicas were restarted {_times(everyone)} within {config.window_s:g} s"
-            return Exhausted(why=f"{count} (--max-job-restarts)")
+            return Exhausted(why=f"{count} (--max-all-restarts)")
         mine.append(now)
         delay_s = 0.0 if len(mine) == 1 else config.backoff_s * 2.0 ** (len(mine) - 2)
         return Restart(
@@ -71,7 +71,7 @@ class Budget:
             used=len(mine),
             limit=config.max_restarts,
             job_used=everyone + 1,
-            job_limit=config.max_job_restarts,
+            job_limit=config.max_all_restarts,
             window_s=config.window_s,
         )
 

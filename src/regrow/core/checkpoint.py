@@ -14,14 +14,22 @@ fences whoever was replaced (see `may_follow`).
 
 Every byte is under a digest: a shard's chunks are in the manifest, the manifest in the pointer, and a pointer carries its
 own. This room computes none of them.
+
+A delta has files of another kind: what differs from the checkpoint before it, its base. Its manifest says what its shards
+would be if they lay there, and where the base is; a whole checkpoint is at the end of each such chain.
 """
 
 from typing import Any
 
 import msgspec
 
+from regrow.core.inexact import Inexact
+
 FORMAT = "regrow-checkpoint"
-VERSION = 1
+VERSION = 2
+"""The newest that this release reads."""
+PLAIN = 1
+"""Of checkpoints that are whole and exact: those stay as they are, and every release reads them."""
 CHUNK_BYTES = 4 << 20
 """A shard has a digest for each run of so many bytes of its file, the header included."""
 
@@ -46,9 +54,42 @@ class Shard(msgspec.Struct, frozen=True, kw_only=True):
     """xxh3-128 of each chunk, in hex."""
 
 
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One chunk of a shard, as a delta's file has it."""
+
+    size_bytes: int
+    digest: str
+    """xxh3-128 of these bytes, in hex; what they decode to has its own among the shard's chunks."""
+    width: int
+    """The chunk's bytes are regrouped by their place in numbers of so many bytes."""
+
+
+class DeltaShard(msgspec.Struct, frozen=True, kw_only=True):
+    """A file that lies there in place of a shard: the parts of its chunks, one after the other."""
+
+    file: str
+    parts: tuple[Part, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(part.size_bytes for part in self.parts)
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    base: str
+    """The folder of the checkpoint before it, at the same store."""
+    manifest: str
+    """xxh3-128 of the base's manifest, in hex."""
+    depth: int
+    """So many deltas lie on the whole one at the end of the chain, this one included."""
+    ratio: float
+    """So many times smaller than the shards would be."""
+    shards: tuple[DeltaShard, ...]
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     format: str = FORMAT
-    version: int = VERSION
+    version: int = PLAIN
     regrow: str
     """The release that wrote it."""
     step: int
@@ -65,6 +106,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that were not trained just then, by name, where a job saved it."""
     root: str
     """state.ribbon's root over all of it: the digest that a restored state must have."""
+    delta: Delta | msgspec.UnsetType = msgspec.UNSET
+    """Of version 2: its files hold what differs from another checkpoint."""
+    inexact: Inexact | msgspec.UnsetType = msgspec.UNSET
+    """Of version 2: skeleton, leaves and root are of what lies there, and this says of which state."""
 
 
 class Pointer(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +122,7 @@ class Pointer(msgspec.Struct, frozen=True, kw_only=True):
     manifest: str
     """xxh3-128 of the manifest's bytes, in hex."""
     size_bytes: int
-    """Of all shards."""
+    """Of all its files but the manifest."""
 
 
 def may_follow(newest: Pointer | None, term: int, step: int) -> str | None:

@@ -14,6 +14,7 @@ import msgspec
 
 from regrow.core.checkpoint import Leaf, Manifest
 from regrow.core.errors import Invariant
+from regrow.core.inexact import Inexact
 from regrow.core.skeleton import in_order
 
 ALIGNED_BYTES = 4096
@@ -34,6 +35,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Per shard: the leaves in it, in the order of its file."""
     frozen: tuple[str, ...] = ()
     """Parameters that were not trained just then, by name."""
+    inexact: Inexact | None = None
+    """What lies in the arena is a state in fewer bits, and this says of which."""
 
     @cached_property
     def extents(self) -> tuple[tuple[int, int], ...]:
@@ -107,6 +110,7 @@ def draft_of(manifest: Manifest) -> Draft:
         skeleton=manifest.skeleton,
         leaves=manifest.leaves,
         order=tuple(tuple(sorted(shard, key=lambda index: -widths[index])) for shard in order),
+        frozen=manifest.frozen,
     )
 
 

@@ -5,10 +5,12 @@ RegrowError
 ├── PeerError      nobody yet: another process failed, the protocol will deal with it
 ├── InfraError     the operator: a disk, a port, a machine
 ├── DataError      the user: a data worker dies or hangs at the same microbatch again and again
-├── PoisonError    the user: samples that kill whoever computes them
+├── HaltError      the user, elsewhere: the job ends before its time, and this replica holds its last state
+│   └── PoisonError  the user: samples that kill whoever computes them
 ├── StateError     the operator: training state is missing, different or damaged
 │   ├── Mismatch   this replica alone: its state or settings are not the job's
-│   └── Fenced     nobody: another process saves here now, or has got further
+│   ├── Fenced     nobody: another process saves here now, or has got further
+│   └── Harmed     this host's memory: what lies there is not what was put there
 └── Invariant      us: a bug in Regrow; carries the story that led there
 """
 
@@ -38,10 +40,14 @@ class DataError(RegrowError):
     """A microbatch cannot be made: its data workers die or hang one after another, or what they raise cannot travel."""
 
 
-class PoisonError(RegrowError):
-    """A lane kills whoever computes it, and the job halts before its step; the parameters are as before that step."""
+class HaltError(RegrowError):
+    """The job ends before its time, in good order: the parameters are those of the last step that was committed."""
 
     scope = "job"
+
+
+class PoisonError(HaltError):
+    """A lane kills whoever computes it, and the job halts before its step; the parameters are as before that step."""
 
 
 class StateError(RegrowError):
@@ -56,6 +62,10 @@ class Mismatch(StateError):
 
 class Fenced(StateError):
     """This save may not become the latest: a newer term has taken over, or its own has got further. Never tried again."""
+
+
+class Harmed(StateError):
+    """A state that lies in memory has changed since it was whole: it is never saved."""
 
 
 class Invariant(RegrowError):

@@ -17,9 +17,10 @@ Rules (docs/protocol.md, invariants M1 to M7):
   answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
   ends. It never starts again from initial weights. With a vault it is founded again, from a saved state and under a new
-  term, once every member is proven dead (S5).
+  term, once every member is proven dead (S5), as long as it comes further now and then.
 - A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
   Enough different replicas dead in it make it poison: it is left out, or the job ends before its step, in good order.
+- So does a job with a vault that cannot go on, by its script's fault or for lack of replicas, while anybody holds its state.
 - Once a member has committed the last step nobody is replaced. Whoever has left saw every row of the last boundary; those
   who have not left soon after have lost theirs, and meet again without it.
 - What was decided and may not have been heard outlives a coordinator: who is to be killed, a wish to stop, the end.
@@ -34,6 +35,8 @@ import msgspec
 
 from regrow.core.attendance import names_member
 from regrow.core.budget import Budget, Exhausted
+from regrow.core.comebacks import Comebacks, NoProgress
+from regrow.core.completion import has_more
 from regrow.core.lanes import Cell
 from regrow.core.membership_config import MembershipConfig as MembershipConfig
 from regrow.core.membership_effects import (
@@ -139,6 +142,7 @@ class Membership:
         """The roster that a planned one is entered from, until all have entered it."""
         self._floor = saved.floor if saved else 0
         self._founding = saved.founding if saved else Founding(seeks=config.resumes)
+        self._comebacks = saved.comebacks if saved else Comebacks()
         self._lives: dict[str, int] = dict(saved.lives) if saved else {}
         self.staff = saved.staff if saved and saved.staff else found(config.replicas, config.spares)
         self._speeds = Speeds(config.speeds, saved.weights if saved else None)
@@ -264,7 +268,9 @@ class Membership:
         founding = self._founding
         if not founding.seeks or came.number != self._term:
             return []
-        self._founding = msgspec.structs.replace(founding, seeks=False, origin=came.origin, mathematics=came.mathematics)
+        self._founding = msgspec.structs.replace(
+            founding, seeks=False, origin=came.origin, mathematics=came.mathematics, is_final=came.is_final
+        )
         if came.origin is None and founding.reached is not None:
             return self._end("state-lost", f"every replica is lost, and no saved state is whole: {came.why}")
         if came.origin is None and self._config.resume_step is not None:
@@ -287,6 +293,7 @@ class Membership:
                 lives=dict(self._lives),
                 floor=self._floor,
                 founding=self._founding,
+                comebacks=self._comebacks,
                 staff=self.staff,
                 wishes=self._wishes,
                 wished=self._wished,
@@ -518,8 +525,31 @@ class Membership:
             case ReplicaUnfit(why=why):
                 return self._lose(raised.member.replica, why)
             case ScriptBroken(why=why):
-                return self._end("failed", why)
+                return self._break_off(why, raised.member)
         return []
+
+    def _break_off(self, why: str, raiser: Member | None = None) -> list[MembershipEffect]:
+        """The job cannot go on. Whoever holds the state saves it first, where there is a vault: they halt. Not waited for is
+        whoever has raised: it is on its way out, and its death makes the roster that halts."""
+        holders = [m for m in self._seated() if self._can_save(m)]
+        if not holders or not self._config.keeps or self._ending or self._halt is not None:
+            return self._end("failed", why)
+        self._halt = Halt(step=self._floor, why=why, is_poison=False)
+        if raiser is not None and raiser not in self._dead:
+            return [self._persist()]
+        effects = self._issue("broken-off", why)
+        return effects if self._over else [*effects, *self._end_begins()]
+
+    @property
+    def _is_broken_off(self) -> bool:
+        """It ends by its script's fault or for lack of replicas, whatever becomes of those who save its state."""
+        return self._halt is not None and not self._halt.is_poison
+
+    def _can_save(self, member: Member) -> bool:
+        presence = self._present.get(member)
+        if presence is None or member in self._gone or presence.left is not None or presence.is_released:
+            return False
+        return presence.holds_state and not self._raises.came_from((member,))
 
     def _end_begins(self) -> list[MembershipEffect]:
         if self._ending:
@@ -631,9 +661,7 @@ class Membership:
         if left < needed:
             gone = ", ".join(sorted(self.staff.lost))
             why = f"only {left} of {left + len(self.staff.lost)} replicas may still run ({gone} will not be restarted)"
-            return effects + self._end(
-                "failed", f"{why}, and the job needs {needed}: mend the cause, or lower --min-replicas"
-            )
+            return effects + self._break_off(f"{why}, and the job needs {needed}: mend the cause, or lower --min-replicas")
         return [*effects, self._persist(), *self._found(f"lost-{replica}")]
 
     def _hopeless(self) -> bool:
@@ -767,6 +795,9 @@ class Membership:
             )
         if why := impossible(self._founding.mathematics, self._contract.terms):
             return self._end("failed", f"cannot resume from step {origin.step} ({origin.where}): {why}")
+        if self._is_done(origin):
+            return self._end("finished", f"it was finished before, at step {origin.step}: nothing is left to do")
+        self._comebacks = self._comebacks.founded(origin.through)
         reached, self._floor = self._founding.reached or 0, origin.through
         begun = data_from(self._contract.terms)
         # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
@@ -780,6 +811,14 @@ class Membership:
         why = f"every replica is ready to go on from step {origin.through}: {origin}"
         return [founded, *self._make(set(founders), cause, why)]
 
+    def _is_done(self, origin: Origin) -> bool:
+        """Was the job finished before, with all the steps that are asked for now? A step that was named, and another
+        mathematics, are the operator's word that it goes on."""
+        founding, config = self._founding, self._config
+        if not founding.is_final or founding.reached is not None or config.resume_step is not None or config.new_mathematics:
+            return False
+        return self._contract is not None and not has_more(self._contract.terms.get("steps", ""), origin.step)
+
     def _has_buried(self) -> bool:
         """Are those who left as planned gone? A coordinator that came back knows them by their replicas alone."""
         if self._founding.reached is None:
@@ -788,13 +827,16 @@ class Membership:
 
     def _stateless(self, why: str) -> list[MembershipEffect]:
         """The members have testified that none of them holds the state, and leave."""
+        if self._halt is not None and self._is_broken_off:
+            return self._end("failed", f"{self._halt.why}; {why}")
         if self.roster is None or not self._refounds:
             return self._end("state-lost", why)
         members = self.roster.members
         self._gone |= set(members)
         for member in members:
             self._present.pop(member, None)
-        return [*self._refound(why), *(Kill(member=member, why="it holds no state") for member in members)]
+        effects = self._refound(why)
+        return effects if self._over else [*effects, *(Kill(member=member, why="it holds no state") for member in members)]
 
     @property
     def _refounds(self) -> bool:
@@ -803,6 +845,10 @@ class Membership:
     def _refound(self, why: str) -> list[MembershipEffect]:
         """Nobody is left who could testify, and the vault holds what was saved: begin again from there."""
         reached = max(self._floor, self._reached)
+        comebacks = self._comebacks.after_loss(reached, self._config.max_job_restarts)
+        if isinstance(comebacks, NoProgress):
+            return self._end("failed", f"{why}; {comebacks.why}")
+        self._comebacks = comebacks
         self._founding = Founding(seeks=True, reached=reached)
         self._term, self._n = self._term + 1, 0
         self.roster = self._base = None
@@ -962,7 +1008,8 @@ class Membership:
         if self._ending:
             return self._finish()
         # Exceptions of the script are the script's failure, though the state is lost with them.
-        outcome = "failed" if self._raises.came_from(roster.members) else "state-lost"
+        is_broken = self._is_broken_off or self._raises.came_from(roster.members)
+        outcome = "failed" if is_broken else "state-lost"
         if outcome == "state-lost" and self._refounds:
             return self._refound(f"every member of roster {roster.version} is lost, the last because {why}")
         poison = "" if self._halt is None else f"; {self._halt.why}"
@@ -1041,7 +1088,7 @@ class Membership:
             return []
         if not self._left_well and self._now_s - self._opened_s <= self._config.lease_s and self._resumed:
             return []  # those who left well may have exited before this start: their exits are still being reported
-        if self._halt is not None and (self._left_well or self._failed_late):
+        if self._halt is not None and (self._left_well or self._failed_late or self._is_broken_off):
             return self._end("failed", self._halt.why)
         lost = "every member was lost between the last step and the end"
         if not self._left_well and self._struck_late and self._refounds:

@@ -38,6 +38,8 @@ class MembershipConfig(msgspec.Struct, frozen=True, kw_only=True):
     """There is a vault: the state outlives the replicas, and with all of them lost the job goes on from what it holds."""
     logs: bool = False
     """Every committed step is in logs besides: such a loss takes none of them back."""
+    max_job_restarts: int = 5
+    """Foundings in a row, after a loss of all replicas, that may come no further before the job is given up."""
     resumes: bool = False
     """The job begins from a saved state: the newest one, from the beginning where there is none."""
     resume_step: int | None = None

@@ -5,6 +5,7 @@ from typing import Literal
 import msgspec
 
 from regrow.core.budget import Restart
+from regrow.core.comebacks import Comebacks
 from regrow.core.lanes import Cell
 from regrow.core.messages import Raised, ToMember
 from regrow.core.origin import Founding, Origin
@@ -35,6 +36,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     """The newest incarnation of each replica."""
     floor: int = 0
     founding: Founding = Founding()
+    comebacks: Comebacks = Comebacks()
     staff: Staff | None = None
     wishes: tuple[Wish, ...] = ()
     """Granted, and not held yet."""

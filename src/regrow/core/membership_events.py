@@ -75,6 +75,8 @@ class OriginCame(msgspec.Struct, frozen=True, kw_only=True):
     """None: there is none."""
     mathematics: dict[str, str]
     why: str
+    is_final: bool = False
+    """It is the last state of a job that was finished."""
 
 
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):

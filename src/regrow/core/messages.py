@@ -294,6 +294,8 @@ class StateSought(_Message, frozen=True, kw_only=True):
     origin: Origin | None
     mathematics: dict[str, str]
     why: str
+    is_final: bool = False
+    """It is the last state of a job that was finished."""
 
 
 class Abandoned(_Message, frozen=True, kw_only=True):

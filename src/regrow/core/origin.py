@@ -64,6 +64,8 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin | None = None
     mathematics: dict[str, str] = {}
     """What the origin was saved with."""
+    is_final: bool = False
+    """It is the last state of a job that was finished."""
 
 
 def mathematics(terms: Mapping[str, str]) -> dict[str, str]:

@@ -328,6 +328,8 @@ class SaveFailed(_Fact, frozen=True, kw_only=True):
     attempt: int
     why: str
     is_final: bool
+    newer: int | None = None
+    """It was skipped there for the state of this step."""
 
 
 class SaveCosted(_Fact, frozen=True, kw_only=True):
@@ -466,6 +468,13 @@ class VaultEnded(_Fact, frozen=True, kw_only=True):
     how: str
 
 
+class NoticeSeen(_Fact, frozen=True, kw_only=True):
+    """The agent: word came that this machine will be taken away."""
+
+    what: str
+    within_s: float
+
+
 class JobEnded(_Fact, frozen=True, kw_only=True):
     outcome: str
     why: str
@@ -526,6 +535,7 @@ Fact = (
     | StateRecalled
     | VaultStarted
     | VaultEnded
+    | NoticeSeen
     | JobEnded
     | Gap
 )

@@ -81,10 +81,13 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Halt(msgspec.Struct, frozen=True, kw_only=True):
-    """The job ends before this step: nobody can compute it."""
+    """The job ends before its time, in good order: its members end with the state before this step, or the first one after
+    that they can."""
 
     step: int
     why: str
+    is_poison: bool = True
+    """Nobody can compute the step. Else what ends the job is nothing that a step is to blame for."""
 
 
 class Roster(msgspec.Struct, frozen=True, kw_only=True, dict=True):

@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).with_name("soak_job.py")
 PACE_S = 0.01
 """What a microbatch takes besides: without it, hardly a blow would fall into one."""
 _LIMITS = (
-    *("--max-restarts", "1000000", "--max-job-restarts", "1000000", "--restart-backoff", "0"),
+    *("--max-restarts", "1000000", "--max-all-restarts", "1000000", "--restart-backoff", "0"),
     *("--poison-after", "1000"),  # blows at random may well hit different replicas in one lane
     *("--hang-first", "5", "--startup-timeout", "60"),
 )

@@ -10,6 +10,7 @@ asked again on the next.
 
 import msgspec
 
+from regrow.core.completion import Completion
 from regrow.core.draft import Draft
 from regrow.core.interval import CadenceConfig
 from regrow.core.listener import Record
@@ -30,6 +31,10 @@ class Place(_Message, frozen=True, kw_only=True):
     every: int
     """In steps; 0: on auto."""
     retention: Retention
+    delta: int = 0
+    """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
+    outlives: bool = True
+    """What lies there is still there when this machine is gone."""
 
 
 class Setting(_Message, frozen=True, kw_only=True):
@@ -212,10 +217,12 @@ class Unknown(_Message, frozen=True, kw_only=True):
 class Seek(_Message, frozen=True, kw_only=True):
     """Find an origin and bring it into memory."""
 
+    number: int
+    """The answer has the same."""
     step: int | None = None
     """None: the newest state that is whole."""
-    number: int = 0
-    """The term of whoever asks: what is brought from a place is older than everything that is logged under it."""
+    term: int = 0
+    """That of whoever asks: what is brought from a place is older than everything that is logged under it."""
 
 
 class Holds(_Message, frozen=True, kw_only=True):
@@ -224,8 +231,18 @@ class Holds(_Message, frozen=True, kw_only=True):
     member: str
 
 
+class Hurry(_Message, frozen=True, kw_only=True):
+    """The job is to end, and all that is to become durable must be so by then."""
+
+    by_s: float
+    """On the host's monotonic clock."""
+
+
 class Finish(_Message, frozen=True, kw_only=True):
-    """Nobody will save any more: make durable what was taken, and end."""
+    """Nobody will save any more: make durable what was taken, and the newest state, and end."""
+
+    completion: Completion | None = None
+    """The job is finished: mark it where its last state is. Step and root are the vault's to fill in."""
 
 
 # To the agent
@@ -238,6 +255,8 @@ class Opened(_Message, frozen=True, kw_only=True):
     """Of each place, the step of its newest checkpoint; () from a vault that was started again."""
     term: int
     """Under which it saves."""
+    finished: tuple[Completion | None, ...] = ()
+    """Of each place, whether the newest checkpoint is the last one of a finished job."""
 
 
 class Unusable(_Message, frozen=True, kw_only=True):
@@ -247,6 +266,8 @@ class Unusable(_Message, frozen=True, kw_only=True):
 
 
 class Sought(_Message, frozen=True, kw_only=True):
+    number: int
+    """Of the question."""
     origin: Origin | None
     """None: there is no state that is whole."""
     mathematics: dict[str, str]
@@ -278,6 +299,18 @@ class Based(_Message, frozen=True, kw_only=True):
     """A state is whole in memory: from now on the job never begins from its own beginning."""
 
 
+MEMORY = -1
+"""In place of a place's number."""
+
+
+class Held(_Message, frozen=True, kw_only=True):
+    """This state is whole in memory, or durable at that place, from now on."""
+
+    place: int
+    """By its number, or MEMORY."""
+    step: int
+
+
 class Finished(_Message, frozen=True, kw_only=True):
     """All that was taken is durable but for this, and the vault ends."""
 
@@ -297,5 +330,5 @@ class Said(_Message, frozen=True, kw_only=True):
 
 FromWorker = Came | Foreseen | Deposit | Deposited | Paid | Recall | LogOpens
 ToWorker = Lent | Waits | Kept | Due | Void | Lacking | Recalled | Unknown | LogHeld | Shown
-FromAgent = Seek | Holds | Finish
-ToAgent = Opened | Unusable | Sought | Renewed | LogOpened | LogSpent | Based | Finished | Alive | Said
+FromAgent = Seek | Hurry | Holds | Finish
+ToAgent = Opened | Unusable | Sought | Renewed | LogOpened | LogSpent | Based | Held | Finished | Alive | Said

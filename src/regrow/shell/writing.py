@@ -17,6 +17,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     retention: Retention
+    delta: int = 0
+    """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
+    moments: str = ""
+    """How an optimizer's moments are stored in fewer bits, one of core.inexact.MODES; empty: as they are."""
     has_term: bool = False
     """The training process knows its term already. Else the writer takes the next one, and says which."""
     faults: str = ""
@@ -27,6 +31,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 class Persist(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     draft: Draft
     """Its term is 0 where the writer has yet to say which one it is."""
+    root: str = ""
+    """The digest of the state, where it was taken before: what lies in the arena must still have it. Empty: nobody knows."""
 
 
 class Copied(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -58,6 +64,8 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
     is_final: bool = False
     """To try again would be of no use."""
+    is_harm: bool = False
+    """What lies in the arena is not what was to be saved."""
 
 
 class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -71,5 +79,11 @@ class Unpruned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     why: str
 
 
+class Undone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Said with a save: the next ones are written whole, though deltas were asked for."""
+
+    why: str
+
+
 ToWriter = Persist | Copied | Void
-FromWriter = Term | Progress | Failed | Persisted | Unpruned
+FromWriter = Term | Progress | Failed | Persisted | Unpruned | Undone

@@ -68,6 +68,11 @@ class Coordinator:
         """While it is up."""
         return self._machine.staff if self._machine is not None else None
 
+    @property
+    def has_halted(self) -> bool:
+        """It was made durable that the job ends before its time, in good order."""
+        return self._saved is not None and self._saved.halt is not None
+
     def open(self) -> None:
         self.up = True
         self.life += 1
@@ -149,6 +154,7 @@ class Coordinator:
         match effect:
             case Persist(saved=saved):
                 self._saved = saved
+                world.losses.made_durable(saved)
                 world.referee.is_stop_durable |= saved.stopping
                 world.referee.last_wish = max(world.referee.last_wish, saved.wished)
                 if saved.roster is not None:

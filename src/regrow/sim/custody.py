@@ -218,8 +218,12 @@ class Custody:
             return
         if end.outcome == "failed" and "--new-mathematics" in end.why:
             self._refused(end)
-        if end.outcome in ("finished", "stopped") and self._spoiled_at is None:
-            steps = {p.attendance.step for p in world.agent.processes.values() if (p.parted or "").startswith("well")}
+        parted = [p for p in world.agent.processes.values() if (p.parted or "").startswith("well")]
+        has_halted = world.coordinator.has_halted and any(p.exited_clean for p in parted)
+        if has_halted:
+            world.sights.see("a halted job saved its state")
+        if (end.outcome in ("finished", "stopped") or has_halted) and self._spoiled_at is None:
+            steps = {p.attendance.step for p in parted}
             if vault.newest is None or vault.newest.step not in steps:
                 self._lost(f"the job ended at {steps}, and the newest state that is whole is of {vault.newest}")
         is_given_up = world.referee.is_agent_lost or world.referee.stops or world.referee.is_poisoned

@@ -300,6 +300,7 @@ class Referee:
         parted = [p for p in processes if p.parted is not None and p.parted.startswith("well")]
         holders = [p for p in processes if p.alive and p.attendance.holds_state and p.parted is None]
         holders = [p for p in holders if p.member not in self._left_out and not self._has_handed_over(p)]
+        world.losses.ended(end)
         match end.outcome:
             case "finished" | "stopped":
                 if holders:
@@ -321,8 +322,8 @@ class Referee:
                     saved = (holders or kept)[0]
                     self.fail("outcome", f"state-lost ({end.why}), but {saved.name} holds step {saved.attendance.step}")
             case "failed":
-                is_refused = self._world.custody.is_refused
-                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost or self._poisoned or is_refused):
+                is_explained = self._world.custody.is_refused or world.losses.is_given_up
+                if not (self.raised or self.lost or self.late_kills or self.is_agent_lost or self._poisoned or is_explained):
                     self.fail("outcome", f"failed ({end.why}), but no cause was injected")
             case _:
                 self.fail("outcome", f"unknown outcome {end.outcome}")

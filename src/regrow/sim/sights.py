@@ -46,6 +46,8 @@ SIGHTS = (
     "a founder was spent",
     "memory was harmed in an every-step job",
     "a log spoke of steps behind one that was harmed",
+    "a job without progress was given up",
+    "a halted job saved its state",
     "a job was resumed by another run",
     "other mathematics were refused",
     "other mathematics were taken by the operator's word",

@@ -21,6 +21,7 @@ from regrow.sim.faults import Faults, losses, mishaps, overflows, plan, wishes
 from regrow.sim.feeds import Feeds
 from regrow.sim.groups import Groups
 from regrow.sim.host import Agent
+from regrow.sim.losses import Losses
 from regrow.sim.mathematics import Reference
 from regrow.sim.referee import Foul, Referee, Undetectable
 from regrow.sim.rules import THE_RULES, Rules
@@ -39,6 +40,8 @@ _VAULTED = 1018650
 (tests/sim/seeds.py): they still tell the same stories."""
 _LOGGED = 16
 """Which half of those is an every-step job."""
+_LIMITED = 101
+"""Which jobs are brought back in vain less than five times: by this number none whose seed finds a bug or a mutant."""
 _RARELY = 12
 """Steps from one save to the next: one that is missed is not made up for by the next."""
 
@@ -159,6 +162,8 @@ class World:
         self.budget = budget = BudgetConfig(
             max_restarts=chance.one_of((1, 3, 20, 20)), backoff_cap_s=chance.one_of((2.0, 15.0))
         )
+        most = (0, 1, 2, *[5] * 13)[mix(seed, _LIMITED) % 16]
+        self.losses = Losses(self, most)
         replicas = tuple(f"r{i}" for i in range(self.plan.replicas))
         config = MembershipConfig(
             replicas=replicas,
@@ -174,6 +179,7 @@ class World:
             on_poison="skip" if seed % 8 == 6 else "stop",
             keeps=self.plan.saves is not None,
             logs=self.plan.logs,
+            max_job_restarts=most,
             resumes=legacy is not None,
             new_mathematics=self.is_new_mathematics,
         )
@@ -196,6 +202,7 @@ class World:
             line = self.line(record.attempt)
             line.digest(record.step, self._left_out(record))
         self._lines.append((founded.version, line.branch(origin.through)))
+        self.losses.founded(origin.through)
         self.referee.founded(origin.through)
 
     def _left_out(self, record: Record) -> frozenset[int]:

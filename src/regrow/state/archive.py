@@ -5,32 +5,33 @@ pointer names, and the latest is what it was. Every byte that is read is held to
 names the file and, in a shard, the bytes.
 """
 
-import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 import msgspec
 import xxhash
 
-from regrow.core.checkpoint import FORMAT, VERSION, Leaf, Manifest, Pointer, Shard, may_follow
+from regrow.core.checkpoint import PLAIN, VERSION, Delta, Leaf, Manifest, Pointer, Shard, may_follow
+from regrow.core.delta import Cost
 from regrow.core.draft import Draft
-from regrow.core.errors import ConfigError, Fenced, InfraError, StateError
+from regrow.core.errors import Fenced, Harmed, InfraError, StateError
 from regrow.core.release import RELEASE
 from regrow.core.retention import Retention, doomed
 from regrow.core.skeleton import in_order
 from regrow.shell.faultpoint import faultpoint
+from regrow.state.chain import ChainReader, Link, has_files, links, stands
+from regrow.state.chaining import Base, Unfit
+from regrow.state.filing import WRITING_LINES, Filed, Filing, cost, shard_file
 from regrow.state.fingerprint import piece_digests, root
 from regrow.state.imprint import Imprint, imprint
+from regrow.state.manifests import FOLDER, MANIFEST, read_manifest
 from regrow.state.pointers import Pointers, sealed
 from regrow.state.safetensors import header
 from regrow.state.shard import ShardReader, Told
 from regrow.state.store import Store
 
-MANIFEST = "manifest.json"
-_FOLDER = re.compile(r"step-(\d{12,})-(\d+)-[0-9a-f]{8}")
-_WRITING_LINES = 4
 _READING_LINES = 8
 
 
@@ -47,12 +48,12 @@ def at_once(size_bytes: int) -> None:
     """All are there already."""
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What every version of a manifest has."""
+Paid = Callable[[Cost], None]
+"""Hears what a save has cost."""
 
-    format: str
-    version: int
-    regrow: str
+
+def free(cost: Cost) -> None:
+    """Nobody counts."""
 
 
 class Archive:
@@ -67,7 +68,7 @@ class Archive:
     def newest_term(self) -> int:
         """The highest under which anything was saved here, complete or not; 0 when nothing was."""
         newest = self._pointers.newest(self._pointers.numbers())
-        started = [int(match[2]) for match in map(_FOLDER.fullmatch, self.store.names()) if match is not None]
+        started = [int(match[2]) for match in map(FOLDER.fullmatch, self.store.names()) if match is not None]
         return max([0 if newest is None else newest.term, *started])
 
     def pointers(self) -> tuple[list[Pointer], list[str]]:
@@ -76,42 +77,63 @@ class Archive:
 
     def manifest(self, pointer: Pointer) -> Manifest:
         """ConfigError when it takes a newer release to read it: an older checkpoint must not silently take its place."""
-        path = f"{pointer.folder}/{MANIFEST}"
-        where = f"{self.store.url}/{path}"
-        data = self.store.read(path)
-        if data is None:
-            raise StateError(f"{where} is missing, although a pointer names it (number {pointer.number})")
-        found = xxhash.xxh3_128_hexdigest(data)
-        if found != pointer.manifest:
-            raise StateError(
-                f"{where} is damaged: its {len(data)} bytes have digest {found}, its pointer says {pointer.manifest}"
-            )
-        return _manifest(where, data)
+        return read_manifest(self.store, pointer.folder, pointer.manifest, f"a pointer (number {pointer.number})")
+
+    def links(self, pointer: Pointer, manifest: Manifest) -> list[Link]:
+        """All that has to be read for this checkpoint, itself first, the whole one at the end of its chain last. StateError
+        when one of them cannot be what it was built on."""
+        return links(self.store, pointer.folder, manifest)
 
     # Saving
 
-    def write(self, draft: Draft, arena: memoryview, reach: Reach = at_once) -> Pointer:
+    def write(
+        self,
+        draft: Draft,
+        arena: memoryview,
+        reach: Reach = at_once,
+        known: str = "",
+        base: Base | None = None,
+        paid: Paid = free,
+    ) -> Pointer:
         """Save what lies in the arena, or will: what is there must not change any more. The same save may be tried again
         after an InfraError or a death: one that turns out to be complete already is not written twice. Fenced when it may
-        not become the latest."""
+        not become the latest; Harmed when its root is known already, and the arena has another one. On a base it is a delta,
+        unless that is not the latest any more."""
+        try:
+            return self._write(draft, arena, reach, known, base, paid)
+        except Unfit:
+            return self._write(draft, arena, reach, known, None, paid)
+
+    def _write(self, draft: Draft, arena: memoryview, reach: Reach, known: str, base: Base | None, paid: Paid) -> Pointer:
         folder = f"step-{draft.step:012d}-{draft.term}-{secrets.token_hex(4)}"
         heads = [header(draft.leaves[index] for index in order) for order in draft.order]
-        with ThreadPoolExecutor(1 + _WRITING_LINES, "regrow-archive") as pool:
+        with ThreadPoolExecutor(1 + WRITING_LINES, "regrow-archive") as pool:
             whole = pool.submit(imprint, draft, heads, arena, reach)
             there = self._settled(draft, whole, self._pointers.numbers())
             if there is not None:
                 return there
-            files = [
-                _File(path=f"{folder}/{_shard(number)}", parts=[memoryview(head), arena[start:stop]], stop=stop)
-                for number, (head, (start, stop)) in enumerate(zip(heads, draft.extents, strict=True))
-            ]
+            if base is not None and not self._is_newest(base):
+                base = None
             try:
-                self._write_shards(pool, draft.step, files, reach)
-                unnamed = self._write_manifest(draft, folder, [file.size_bytes for file in files], whole.result())
-            except (InfraError, StateError) as error:
+                filed = Filing(self.store, folder, draft, heads, arena, reach, base).write(pool)
+                found = whole.result()
+                if known and found.root != known:
+                    raise Harmed(
+                        f"its bytes have changed in memory: they have the root {found.root}, and had {known} when they were "
+                        "whole; test this host's memory"
+                    )
+                unnamed = self._write_manifest(draft, folder, filed, found, base)
+            except (InfraError, StateError, Unfit) as error:
                 self._abandon(folder, error)  # a disk that is full would not take the next try besides it
                 raise
-        return self._publish(draft, whole, unnamed)
+        pointer = self._publish(draft, whole, unnamed, base)
+        paid(cost(filed))
+        return pointer
+
+    def _is_newest(self, base: Base) -> bool:
+        """Is it still the latest, with all its files?"""
+        newest = self._pointers.newest(self._pointers.numbers())
+        return newest == base.pointer and has_files(self.store, newest.folder, base.before.manifest)
 
     def _settled(self, draft: Draft, whole: "Future[Imprint]", numbers: Sequence[int]) -> Pointer | None:
         """The pointer of this very save, when it is the latest already. Fenced when it may not become that."""
@@ -121,6 +143,7 @@ class Archive:
             return None
         assert newest is not None  # nothing fences the first
         if (newest.term, newest.step) == (draft.term, draft.step) and self._has_root(newest, whole.result().root):
+            self._pointers.settle()
             return newest
         raise Fenced(f"{self.store.url}: {why}")
 
@@ -130,37 +153,30 @@ class Archive:
         except StateError:
             return False
 
-    def _write_shards(self, pool: ThreadPoolExecutor, step: int, files: Sequence["_File"], reach: Reach) -> None:
-        writes = [pool.submit(self._write_shard, file, reach) for file in files]
-        try:
-            for write in as_completed(writes):
-                write.result()
-                faultpoint("save-shard", step=step)
-        finally:
-            for write in writes:
-                write.cancel()
-            wait(writes)
-
-    def _write_shard(self, file: "_File", reach: Reach) -> None:
-        reach(file.stop)
-        self.store.put(file.path, file.parts)
-
-    def _write_manifest(self, draft: Draft, folder: str, sizes: Sequence[int], found: Imprint) -> Pointer:
+    def _write_manifest(
+        self, draft: Draft, folder: str, filed: Sequence[Filed], found: Imprint, base: Base | None
+    ) -> Pointer:
         """Of this save; nothing names it yet."""
+        packed = [each.delta for each in filed if each.delta is not None]
+        whole_bytes = sum(each.whole_bytes for each in filed)
         manifest = msgspec.json.encode(
             Manifest(
+                version=PLAIN if base is None and draft.inexact is None else VERSION,
                 regrow=RELEASE,
                 step=draft.step,
                 term=draft.term,
                 made_unix_s=time.time(),
                 mathematics=draft.mathematics,
                 skeleton=draft.skeleton,
+                frozen=draft.frozen,
                 leaves=draft.leaves,
                 shards=tuple(
-                    Shard(file=_shard(number), size_bytes=size, chunks=chunks)
-                    for number, (size, chunks) in enumerate(zip(sizes, found.chunks, strict=True))
+                    Shard(file=shard_file(number), size_bytes=each.whole_bytes, chunks=chunks)
+                    for number, (each, chunks) in enumerate(zip(filed, found.chunks, strict=True))
                 ),
                 root=found.root,
+                delta=msgspec.UNSET if base is None else base.delta(packed, whole_bytes),
+                inexact=msgspec.UNSET if draft.inexact is None else draft.inexact,
             )
         )
         faultpoint("save-manifest", step=draft.step)
@@ -172,12 +188,13 @@ class Archive:
             step=draft.step,
             folder=folder,
             manifest=xxhash.xxh3_128_hexdigest(manifest),
-            size_bytes=sum(sizes),
+            size_bytes=sum(each.size_bytes for each in filed),
         )
 
-    def _publish(self, draft: Draft, whole: "Future[Imprint]", unnamed: Pointer) -> Pointer:
+    def _publish(self, draft: Draft, whole: "Future[Imprint]", unnamed: Pointer, base: Base | None) -> Pointer:
         """Compare-and-set: the pointer after the highest one that allows it. Of those who try one number, one succeeds, and
-        the others look again. What is not known to have failed is not cleaned up."""
+        the others look again. What is not known to have failed is not cleaned up. A delta has the number after its base's:
+        whoever removes checkpoints sees the base as the latest, which stays, or sees what is built on it."""
         tried: set[int] = set()
         while True:
             numbers = sorted({*self._pointers.numbers(), *tried}, reverse=True)
@@ -190,6 +207,10 @@ class Archive:
                 self._abandon(unnamed.folder, None)
                 return there
             pointer = sealed(msgspec.structs.replace(unnamed, number=1 + max(numbers, default=0)))
+            if base is not None and pointer.number != base.pointer.number + 1:
+                overtaken = Unfit(f"{self.store.url} has a newer checkpoint than number {base.pointer.number}")
+                self._abandon(unnamed.folder, overtaken)
+                raise overtaken
             faultpoint("save-pointer", step=draft.step)
             if not self._pointers.create(pointer):
                 tried.add(pointer.number)  # a listing may be older than that
@@ -239,6 +260,7 @@ class Archive:
         """What is wrong with it, in words: every byte is read. Takes the memory of one shard."""
         try:
             manifest = self.manifest(pointer)
+            self.links(pointer, manifest)
         except StateError as error:
             return [str(error)]
         damages: list[str] = []
@@ -266,6 +288,9 @@ class Archive:
                 yield held.pop(index)
 
     def _readers(self, pointer: Pointer, manifest: Manifest, told: Told) -> list[ShardReader]:
+        chain = self.links(pointer, manifest)
+        if len(chain) > 1:
+            return [ChainReader(self.store, chain, number, told) for number in range(len(manifest.shards))]
         return [ShardReader(self.store, f"{pointer.folder}/{shard.file}", shard, told) for shard in manifest.shards]
 
     # Removing
@@ -280,20 +305,22 @@ class Archive:
         return gone
 
     def doomed(self, retention: Retention) -> tuple[Pointer, ...]:
-        """What `prune` would remove. A checkpoint with files missing is no reason to remove another, and stays."""
+        """What `prune` would remove. A checkpoint with files missing is no reason to remove another, and stays; so does what
+        a delta that is kept is built on."""
         pointers, _ = self.pointers()
         if not doomed(pointers, retention):
             return ()
-        return doomed([pointer for pointer in pointers if self._is_there(pointer)], retention)
+        there = {pointer.folder: manifest for pointer in pointers if (manifest := self._there(pointer)) is not None}
+        bases = {folder: delta.base for folder, each in there.items() if isinstance(delta := each.delta, Delta)}
+        return doomed([pointer for pointer in pointers if stands(pointer.folder, there, bases)], retention, bases)
 
-    def _is_there(self, pointer: Pointer) -> bool:
-        """Its manifest is whole and its shards have their sizes: what can be told without reading them."""
+    def _there(self, pointer: Pointer) -> Manifest | None:
+        """None where its manifest is not whole or a file has not its size: what can be told without reading them."""
         try:
             manifest = self.manifest(pointer)
         except StateError:
-            return False
-        paths = [(f"{pointer.folder}/{shard.file}", shard.size_bytes) for shard in manifest.shards]
-        return all(self.store.size_bytes(path) == size for path, size in paths)
+            return None
+        return manifest if has_files(self.store, pointer.folder, manifest) else None
 
     def sweep(self) -> tuple[str, ...]:
         """Remove what saves left that died or were given up; what was removed."""
@@ -313,7 +340,7 @@ class Archive:
         named = {pointer.folder for pointer in pointers}
         return tuple(
             match[0]
-            for match in map(_FOLDER.fullmatch, folders)
+            for match in map(FOLDER.fullmatch, folders)
             if match is not None and match[0] not in named and (int(match[2]), int(match[1])) <= newest
         )
 
@@ -326,41 +353,6 @@ def root_of(draft: Draft, arena: memoryview) -> str:
         for start in (draft.offsets[index],)
     )
     return root(draft.skeleton, piece_digests(tensors))
-
-
-class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard on its way."""
-
-    path: str
-    parts: list[memoryview]
-    stop: int
-    """All of it is there once so many bytes of the arena are."""
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(part.nbytes for part in self.parts)
-
-
-def _shard(number: int) -> str:
-    return f"shard-{number:05d}.safetensors"
-
-
-def _manifest(where: str, data: bytes) -> Manifest:
-    try:
-        head = msgspec.json.decode(data, type=_Head)
-        if head.format == FORMAT and head.version > VERSION:
-            raise ConfigError(
-                f"{where} is in version {head.version} of the format, this release ({RELEASE}) reads up to version "
-                f"{VERSION}: install regrow {head.regrow} or later, which wrote it"
-            )
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
-        raise StateError(f"{where} cannot be read: {error}") from error
-    strange = [shard.file for shard in manifest.shards if "/" in shard.file]
-    strange += [leaf.name for leaf in manifest.leaves if not 0 <= leaf.shard < len(manifest.shards)]
-    if manifest.format != FORMAT or strange or sorted(in_order(manifest.skeleton)) != list(range(len(manifest.leaves))):
-        raise StateError(f"{where} is not a manifest of a checkpoint: {', '.join(strange) or 'its parts do not fit'}")
-    return manifest
 
 
 def _by_shard(manifest: Manifest, views: Sequence[memoryview]) -> list[list[tuple[Leaf, memoryview]]]:

@@ -14,10 +14,11 @@ import msgspec
 import torch
 import torch.distributed.checkpoint as dcp
 
-from regrow.core.checkpoint import Leaf, Manifest, Pointer
+from regrow.core.checkpoint import Leaf, Pointer
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.core.skeleton import Json, in_order
 from regrow.state.archive import Archive
+from regrow.state.exact import exact, read_exact
 from regrow.state.fingerprint import root
 from regrow.state.memory import bytes_of
 from regrow.state.ribbon import digests
@@ -30,23 +31,23 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     """A checkpoint of which every byte was read and checked."""
 
     pointer: Pointer
-    manifest: Manifest
+    skeleton: Json
     tensors: list[torch.Tensor]
 
 
 def load(archive: Archive, pointer: Pointer, told: Told) -> Loaded:
     """All of it, or StateError."""
     manifest = archive.manifest(pointer)
-    named = sorted(leaves(manifest.skeleton), key=lambda leaf: leaf[0])
+    skeleton, said = exact(manifest)
+    named = sorted(leaves(skeleton), key=lambda leaf: leaf[0])
     tensors = [torch.empty(shape, dtype=dtype) for _, dtype, shape in named]
-    archive.read(pointer, manifest, [bytes_of(tensor) for tensor in tensors], told)
-    found = root(manifest.skeleton, digests(tensors[index] for index in in_order(manifest.skeleton)))
-    if found != manifest.root:
+    read_exact(archive, pointer, manifest, [bytes_of(tensor) for tensor in tensors], told)
+    found = root(skeleton, digests(tensors[index] for index in in_order(skeleton)))
+    if found != said:
         raise StateError(
-            f"{archive.store.url}/{pointer.folder} has the root {found}, its manifest says {manifest.root}: it was saved "
-            "wrong"
+            f"{archive.store.url}/{pointer.folder} has the root {found}, its manifest says {said}: it was saved wrong"
         )
-    return Loaded(pointer=pointer, manifest=manifest, tensors=tensors)
+    return Loaded(pointer=pointer, skeleton=skeleton, tensors=tensors)
 
 
 def to_torch_file(loaded: Loaded, path: Path) -> None:
@@ -91,7 +92,7 @@ def to_safetensors(loaded: Loaded, path: Path, name: str | None) -> None:
 
 
 def _state(loaded: Loaded) -> dict[str, Any]:
-    state = unflatten(_without_arrays(loaded.manifest.skeleton), loaded.tensors)
+    state = unflatten(_without_arrays(loaded.skeleton), loaded.tensors)
     return state if isinstance(state, dict) else {"state": state}
 
 

@@ -138,6 +138,9 @@ class FsspecStore:
             paths = (entry["name"].strip("/") for entry in found)
             return sorted({path.rsplit("/", 1)[-1] for path in paths if path.startswith(place + "/")})
 
+    def settle(self, folder: str) -> None:
+        """Nothing: an object has its name once the service says that it has it, and durably so."""
+
     def remove(self, path: str) -> None:
         with self._told(path):
             self._means.remove(self._place(path))

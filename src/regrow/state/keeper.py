@@ -19,15 +19,33 @@ import msgspec
 
 from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
-from regrow.core.errors import InfraError, PeerError, StateError
+from regrow.core.errors import Harmed, InfraError, PeerError, StateError
 from regrow.shell.backoff import Backoff
-from regrow.shell.writing import Copied, Failed, FromWriter, Persist, Persisted, Progress, Setting, Term, Unpruned, Void
+from regrow.shell.writing import (
+    Copied,
+    Failed,
+    FromWriter,
+    Persist,
+    Persisted,
+    Progress,
+    Setting,
+    Term,
+    Undone,
+    Unpruned,
+    Void,
+)
 from regrow.state.copying import Copying
 from regrow.wire.handover import Handover
 
 _LIVES = 10
 """So many writers may die over one save."""
 _FAREWELL_S = 5.0
+_LOOK_S = 0.5
+"""So often the keeper looks whether its save is still wanted."""
+
+
+class Superseded(InfraError):
+    """It was given up for a newer save."""
 
 
 class Held(Protocol):
@@ -44,6 +62,10 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
     """Its term is 0 where the keeper's counts."""
     arena: Held
     copying: Copying
+    patience_s: float | None = None
+    """How long nothing of it may become durable; None: as long as the keeper says."""
+    root: str = ""
+    """The digest of the state, where it is known: one that has another is Harmed, and not saved."""
     over: Callable[[Pointer | InfraError | StateError], None]
     """Called once, by the keeper's thread: it is durable, or why it was given up."""
 
@@ -70,12 +92,26 @@ class Keeper:
         self._saves: queue.SimpleQueue[Save | None] = queue.SimpleQueue()
         self._writer: _Writer | None = None
         self._writers = 0
+        self._wait: _Wait | None = None
+        """For the save at hand."""
         # The kernel ends the writer with the thread that started it: this one, which ends last.
         self._thread = threading.Thread(target=self._run, name="regrow-keeper", daemon=True)
         self._thread.start()
 
     def persist(self, save: Save) -> None:
         self._saves.put(save)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long nothing has become durable of the save at hand; 0 where there is none."""
+        wait = self._wait
+        return 0.0 if wait is None else wait.idle_s
+
+    def abandon(self, why: str) -> None:
+        """The save at hand, soon: a newer one is wanted more."""
+        wait = self._wait
+        if wait is not None:
+            wait.abandon(why)
 
     def take_term(self, term: int) -> None:
         """While no save is open: of all that come."""
@@ -105,8 +141,14 @@ class Keeper:
         self._dismiss()
 
     def _persist(self, save: Save) -> Pointer:
+        wait = self._wait = _Wait(save, self._patience_s if save.patience_s is None else save.patience_s)
+        try:
+            return self._persisted(wait)
+        finally:
+            self._wait = None
+
+    def _persisted(self, wait: "_Wait") -> Pointer:
         backoff, deaths = Backoff(), 0
-        wait = _Wait(save, self._patience_s)
         while True:
             try:
                 if self._writer is None:
@@ -128,8 +170,10 @@ class Keeper:
         self._relay(writer, wait)
         while True:
             self._ledger.under_way = wait.words()
-            payload = writer.line.receive(wait.left_s())
+            payload = writer.line.receive(min(wait.left_s(), _LOOK_S))
             if payload is None:
+                if wait.left_s():
+                    continue
                 self._buried()
                 raise wait.lost()
             match msgspec.json.decode(payload, type=FromWriter):
@@ -139,14 +183,14 @@ class Keeper:
                     wait.progressed(size_bytes)
                 case Failed(is_final=True) if wait.save.copying.error is not None:
                     raise wait.save.copying.error
-                case Failed(why=why, is_final=True):
-                    raise StateError(f"step {wait.step} is not saved: {why}")
+                case Failed(why=why, is_final=True, is_harm=is_harm):
+                    raise (Harmed if is_harm else StateError)(f"step {wait.step} is not saved: {why}")
                 case Failed(attempt=attempt, why=why):
                     wait.failed(attempt, why)
                     self._ledger.tried(
                         wait.step, attempt, f"step {wait.step} cannot be saved yet, and is tried again: {why}"
                     )
-                case Unpruned(why=why):
+                case Unpruned(why=why) | Undone(why=why):
                     self._ledger.noticed(why)
                 case Persisted(pointer=pointer):
                     return pointer
@@ -159,7 +203,7 @@ class Keeper:
             raise copying.error
         draft = wait.save.draft
         draft = msgspec.structs.replace(draft, term=draft.term or self._term)
-        writer.line.send(msgspec.json.encode(Persist(draft=draft)), wait.save.arena.fd)
+        writer.line.send(msgspec.json.encode(Persist(draft=draft, root=wait.save.root)), wait.save.arena.fd)
         while there < copying.total_bytes:
             writer.line.send(msgspec.json.encode(Copied(size_bytes=there)))
             there = copying.after(there)
@@ -221,9 +265,17 @@ class _Wait:
         self._copied_bytes = 0
         self._durable_bytes = 0
         self._trouble = ""
+        self._abandoned = ""
+
+    @property
+    def idle_s(self) -> float:
+        return time.monotonic() - self._since_s
+
+    def abandon(self, why: str) -> None:
+        self._abandoned = why
 
     def left_s(self) -> float:
-        return max(0.0, self._since_s + self._patience_s - time.monotonic())
+        return 0.0 if self._abandoned else max(0.0, self._since_s + self._patience_s - time.monotonic())
 
     def copied(self, size_bytes: int) -> None:
         """Nothing can become durable before."""
@@ -239,6 +291,8 @@ class _Wait:
         self._trouble = f", try {attempt} failed: {why}"
 
     def lost(self) -> InfraError:
+        if self._abandoned:
+            return Superseded(self._abandoned)
         return InfraError(
             f"step {self.step} is given up: nothing of it became durable for {self._patience_s:g} s ({self.words()}); see "
             "to the store, or raise patience_s"

@@ -93,6 +93,10 @@ class LocalStore:
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
+    def settle(self, folder: str) -> None:
+        with self._told(folder):
+            _sync_folder(self._place(folder))
+
     def remove(self, path: str) -> None:
         place = self._place(path)
         with self._told(path):

@@ -78,6 +78,10 @@ class Pointers:
         """Of a sealed one. False: somebody else's has that number."""
         return self._store.create(path_of(pointer.number), msgspec.json.encode(pointer))
 
+    def settle(self) -> None:
+        """Those that are there stay there: whoever made one may have died before its name was durable."""
+        self._store.settle(FOLDER)
+
     def remove(self, number: int) -> None:
         self._store.remove(path_of(number))
 

@@ -37,6 +37,9 @@ class Store(Protocol):
     def names(self, folder: str = "") -> list[str]:
         """Of files and folders directly below, sorted; [] when there is no such folder."""
 
+    def settle(self, folder: str) -> None:
+        """What has a name in this folder now keeps it, whoever made it and died before that was durable."""
+
     def remove(self, path: str) -> None:
         """A file, or a folder with all below it. No error when it is gone already."""
 

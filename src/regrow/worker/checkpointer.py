@@ -21,11 +21,14 @@ from tempfile import gettempdir
 from types import TracebackType
 
 from regrow.core.errors import ConfigError
+from regrow.core.inexact import MODES
 from regrow.core.retention import Retention
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
+from regrow.shell.door import WorkerDoor
 from regrow.shell.writing import Setting
 from regrow.state.archive import Archive
+from regrow.state.chain import need_packages
 from regrow.state.stores import open_store
 from regrow.state.tracked import Tracked
 from regrow.worker.account import Account, Report
@@ -45,6 +48,8 @@ class Checkpointer:
         keep_last: int | None = None,
         keep_every: int | None = None,
         keep_gb: float | None = None,
+        delta: int = 0,
+        moments: str | None = None,
         shard_mb: int = 256,
         patience_s: float = 120.0,
         writes: bool | None = None,
@@ -54,6 +59,10 @@ class Checkpointer:
         every: `save` saves at steps that are multiples of this.
         keep_last, keep_every, keep_gb: which checkpoints stay: the newest so many, those of steps that are multiples of
             this, and of these the newest that fit in so many GB. The newest always stays; by default all do.
+        delta: at most so many checkpoints in a row hold only what has changed since the one before, where that is measured
+            to be a gain; 0: all are whole. Takes memory for one more copy of the state, and the packages of regrow[delta].
+        moments: "int8" or "pruned" stores the moments of Adam and its kin in fewer bits. What is restored is then not what
+            was saved, and says so; the packages of regrow[delta] are needed. None: everything is exact.
         shard_mb: the largest file, unless one tensor is larger.
         patience_s: a save is given up when nothing of it has become durable for so long.
         writes: whether this process saves. By default, rank 0 does where torch.distributed has several ranks; all restore.
@@ -61,6 +70,12 @@ class Checkpointer:
         for name, value in (("every", every), ("keep_last", keep_last), ("keep_every", keep_every), ("shard_mb", shard_mb)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name}={value} must be at least 1")
+        if delta < 0:
+            raise ConfigError(f"delta={delta} must be at least 0")
+        if delta:
+            need_packages(f"delta={delta}")
+        if moments is not None:
+            _check_moments(moments, delta)
         for name, amount in (("keep_gb", keep_gb), ("patience_s", patience_s)):
             if amount is not None and not amount > 0:
                 raise ConfigError(f"{name}={amount} must be more than 0")
@@ -73,7 +88,7 @@ class Checkpointer:
         self._patience_s = patience_s
         total_bytes = None if keep_gb is None else int(keep_gb * 1e9)
         retention = Retention(last=keep_last, every=keep_every, total_bytes=total_bytes)
-        self._setting = Setting(url=self._store.url, retention=retention, faults=_faults)
+        self._setting = Setting(url=self._store.url, retention=retention, delta=delta, moments=moments or "", faults=_faults)
         self._account = Account()
         self._saving: Saving | None = None
         self._tracked = Tracked()
@@ -197,6 +212,17 @@ class Checkpointer:
         if os.getpid() == self._pid and self._account.open:
             print(f"regrow: waiting until {self._account.open} saves are durable", file=sys.stderr, flush=True)
         self.close()
+
+
+def _check_moments(moments: str, delta: int) -> None:
+    asked = f"moments={moments!r}"
+    if moments not in MODES:
+        raise ConfigError(f"{asked}: choose one of {', '.join(map(repr, MODES))}, or None for exact ones")
+    if WorkerDoor.from_environ(os.environ) is not None:
+        raise ConfigError(f"{asked} under `regrow run`: a job promises equal bits, and these are not; leave it out there")
+    if delta:
+        raise ConfigError(f"{asked} and delta={delta}: give one of them; deltas are exact, and of an exact state")
+    need_packages(asked)
 
 
 _living: "weakref.WeakSet[Checkpointer]" = weakref.WeakSet()

@@ -122,7 +122,8 @@ class Depot:
         """The newest save of which this worker gave its portion, or was to, and has not heard what became of it."""
         self._is_kept = False
         """The last one that was settled is whole."""
-        self._lent: tuple[_Key, Mapping] | None = None
+        self._lent: tuple[_Key, Mapping | InfraError] | None = None
+        """What the vault lends for this save; or why this worker cannot have it."""
         self._lacking: deque[Lacking] = deque()
         self._answer: tuple[Recalled, int | None] | Unknown | None = None
         self._shown: dict[str, int] = {}
@@ -212,7 +213,7 @@ class Depot:
         key = (work.step, work.version)
         with self._changed:
             if self._lent is not None and self._lent[0] == key:
-                return self._lent[1]  # another portion of the same save
+                return _mapped(self._lent[1])  # another portion of the same save
         self._line.touch()
         self._line.say(deposit, number)
         with self._changed:
@@ -222,7 +223,7 @@ class Depot:
                 if self._line.is_silent():
                     self._line.drop(number)
                 self._changed.wait(1.0)
-            return self._lent[1]
+            return _mapped(self._lent[1])
 
     def _deposited(self, deposit: Deposit, number: int, outcome: Outcome) -> None:
         if isinstance(outcome.error, PeerError):
@@ -395,6 +396,13 @@ class Depot:
             os.close(fd)
         self._shown.clear()
 
+    def _mapping(self, fd: int, size_bytes: int) -> Mapping | InfraError:
+        """Of an arena. Why there is none is for the copy to say, which makes its save void: this thread must live on."""
+        try:
+            return self._mappings.of(fd, size_bytes, _MAPPINGS)
+        except InfraError as error:
+            return error
+
     def _heard(self, message: ToWorker, fd: int | None) -> None:
         void: Save | None = None
         is_due = False
@@ -403,7 +411,7 @@ class Depot:
             match message:
                 case Lent(step=step, version=version, size_bytes=size_bytes):
                     assert fd is not None, "an arena comes with its descriptor"
-                    self._lent = ((step, version), self._mappings.of(fd, size_bytes, _MAPPINGS))
+                    self._lent = ((step, version), self._mapping(fd, size_bytes))
                 case Kept(step=step) if work is not None and step >= work.step:
                     self._unsettled, self._is_kept = None, True
                 case Void(step=step) if work is not None and step == work.step:
@@ -438,6 +446,12 @@ class Depot:
                 logbook.wake()
             case Void():
                 logbook.wake()
+
+
+def _mapped(lent: Mapping | InfraError) -> Mapping:
+    if isinstance(lent, InfraError):
+        raise lent
+    return lent
 
 
 def portion(arena_bytes: int, index: int, count: int) -> tuple[int, int]:

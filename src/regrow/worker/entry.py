@@ -13,7 +13,7 @@ import sysconfig
 import traceback
 from types import TracebackType
 
-from regrow.core.errors import ConfigError, InfraError, PoisonError, RegrowError
+from regrow.core.errors import ConfigError, HaltError, InfraError, RegrowError
 from regrow.core.messages import Raised
 from regrow.shell.door import WorkerDoor
 from regrow.shell.faultpoint import arm, faultpoint
@@ -49,7 +49,7 @@ def run_script(script: str, argv: list[str]) -> int:
     except SystemExit as leaving:
         code = _code(leaving) or _end_of(script)
     except BaseException as error:  # the edge of the process: whatever the script raised is recorded and reported
-        if isinstance(error, PoisonError) and job.current is not None and job.current.ended:
+        if isinstance(error, HaltError) and job.current is not None and job.current.ended:
             # Left in good order, and everyone with it: it is the job that failed, and `regrow run` says so.
             print(f"regrow: {error}", file=sys.stderr)
             code = 0

@@ -10,7 +10,7 @@ import msgspec
 
 from regrow.core.attendance import Attendance
 from regrow.core.effects import Commit, Leave
-from regrow.core.errors import ConfigError, Mismatch, PoisonError, StateError
+from regrow.core.errors import ConfigError, HaltError, Mismatch, PoisonError, StateError
 from regrow.core.events import StepEntered, StopAsked
 from regrow.core.lanes import Cell, lanes_in
 from regrow.core.messages import Contract, Join
@@ -341,9 +341,12 @@ class Job:
         assert self._driver is not None
         if leave.fault == "halt":
             self._depart(leave)
+            acting, step = self._driver.attendance.acting, self._driver.attendance.step
+            if acting is not None and acting.halt is not None and not acting.halt.is_poison:
+                raise HaltError(f"{leave.why}. This replica ends with the state before step {step}")
             raise PoisonError(
-                f"{leave.why}. The parameters are those before step {self._driver.attendance.step}: to keep them, catch "
-                "regrow.PoisonError around the loop and save them"
+                f"{leave.why}. The parameters are those before step {step}: to keep them, catch regrow.PoisonError around "
+                "the loop and save them"
             )
         self._note(Departed(step=self._driver.attendance.step, why=leave.why, fault=leave.fault, digest=None))
         match leave.fault:

@@ -12,8 +12,10 @@ import torch
 
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.errors import ConfigError, StateError
+from regrow.core.inexact import Inexact
 from regrow.core.skeleton import Json, tensors
 from regrow.state.archive import Archive
+from regrow.state.exact import exact, read_exact
 from regrow.state.memory import bytes_of
 from regrow.state.tracked import Tracked
 from regrow.worker.ranks import Ranks
@@ -47,7 +49,7 @@ def restore(archive: Archive, tracked: Tracked, ranks: Ranks, warn: Callable[[st
     candidates = iter(by_number)
     while (number := ranks.agreed(next(candidates, end))) >= 0:
         try:
-            return _restored(archive, by_number.get(number), number, tracked, ranks)
+            return _restored(archive, by_number.get(number), number, tracked, ranks, warn)
         except _Damaged as damage:
             warn(f"{damage}; taking the checkpoint before it")
     if number == _NOTHING:
@@ -58,26 +60,37 @@ def restore(archive: Archive, tracked: Tracked, ranks: Ranks, warn: Callable[[st
     )
 
 
-def _restored(archive: Archive, pointer: Pointer | None, number: int, tracked: Tracked, ranks: Ranks) -> Pointer:
+def _restored(
+    archive: Archive,
+    pointer: Pointer | None,
+    number: int,
+    tracked: Tracked,
+    ranks: Ranks,
+    warn: Callable[[str], None],
+) -> Pointer:
     """By every rank, or _Damaged in every rank."""
 
     def learn() -> tuple[Pointer, Manifest]:
         if pointer is None:
             raise StateError(f"{archive.store.url} has no whole pointer {number} for this rank, and has it for rank 0")
         manifest = archive.manifest(pointer)
-        if (words := difference(manifest.skeleton, tracked)) is not None:
+        if (words := difference(exact(manifest)[0], tracked)) is not None:
             raise ConfigError(f"{archive.store.url}/{pointer.folder} is of something else: {words}")
         return pointer, manifest
 
     known, manifest = _together(ranks, learn, damage=StateError)
 
+    skeleton, root = exact(manifest)
+
     def read() -> list[torch.Tensor]:
-        places = tracked.places(manifest.skeleton)
-        archive.read(known, manifest, [bytes_of(place) for place in places])
+        places = tracked.places(skeleton)
+        read_exact(archive, known, manifest, [bytes_of(place) for place in places])
         return places
 
     places = _together(ranks, read, damage=StateError)
-    _together(ranks, lambda: tracked.restore(manifest.skeleton, places, manifest.root, keeps=True))
+    _together(ranks, lambda: tracked.restore(skeleton, places, root, keeps=True))
+    if isinstance(manifest.inexact, Inexact):
+        warn(f"step {known.step} of {archive.store.url} is restored, but {manifest.inexact.words()}")
     return known
 
 

@@ -6,13 +6,14 @@ answering. Training never waits for a vault that is away; whoever waits for one 
 
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 
 import msgspec
 
-from regrow.core.errors import PeerError
+from regrow.core.errors import PeerError, RegrowError
 from regrow.shell.backoff import Backoff
 from regrow.shell.vaulting import FromWorker, Lent, Recalled, Shown, ToWorker
 from regrow.wire.handover import Handover
@@ -64,7 +65,7 @@ class VaultLine:
     def say(self, message: FromWorker, number: int) -> None:
         """On this very line. PeerError when it is lost."""
         line = self._line
-        if line is None or number != self._number:
+        if line is None or not number or number != self._number:  # 0 is that of a line that has yet to be answered
             raise PeerError("the vault is away")
         with self._sending:
             line.send(msgspec.json.encode(message))
@@ -107,6 +108,8 @@ class VaultLine:
                 self._converse(line)
             except (PeerError, OSError):
                 pass
+            except (RegrowError, msgspec.DecodeError) as error:  # with this thread every later save would be void
+                print(f"regrow: {error}; the line to the vault is begun anew", file=sys.stderr, flush=True)
             finally:
                 with self._changed:
                     if self._number:

@@ -30,6 +30,7 @@ from typing import NoReturn
 
 import msgspec
 
+from regrow.shell.deafness import IGNORES, turn_deaf
 from regrow.shell.door import STAMP_FD
 from regrow.shell.orders import PACKET_BYTES, Answer, Order
 from regrow.shell.parentage import die_with_parent, pass_over_sigterm
@@ -45,6 +46,8 @@ def main() -> NoReturn:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != agent_pid:
         os._exit(0)
+    if ignores := os.environ.get(IGNORES):
+        turn_deaf(ignores)
     pass_over_sigterm()
     for module in sys.argv[4:]:
         importlib.import_module(module)

@@ -1,0 +1,55 @@
+"""The last state of a job whose time is short: which place takes it first, and what is safe in the end."""
+
+from regrow.core.emergency import Candidate, in_order, is_begun, is_insured
+from regrow.core.notices import is_notice
+from regrow.core.safety import Safety, Spot
+
+
+def place(number: int, seconds: float | None, outlives: bool = True) -> Candidate:
+    return Candidate(number=number, outlives=outlives, seconds=seconds)
+
+
+def test_the_fastest_that_outlives_the_machine_comes_first() -> None:
+    places = [place(0, 0.1, outlives=False), place(1, 9.0), place(2, None), place(3, 2.0), place(4, None)]
+    assert [one.number for one in in_order(places)] == [3, 1, 2, 4, 0]
+
+
+def test_what_is_hopeless_is_tried_only_while_the_state_is_safe_nowhere() -> None:
+    assert is_begun(place(0, 60.0), left_s=1.0, is_safe=False)
+    assert not is_begun(place(0, 60.0), left_s=1.0, is_safe=True)
+    assert is_begun(place(0, 1.0), left_s=1.0, is_safe=True) and is_begun(place(0, None), left_s=1.0, is_safe=True)
+
+
+def test_an_older_state_is_sent_ahead_only_where_there_is_time_for_the_last_one_too() -> None:
+    assert is_insured(place(0, 2.0), left_s=4.0)
+    assert not is_insured(place(0, 2.1), left_s=4.0)
+    assert not is_insured(place(0, None), left_s=1e9)
+
+
+def test_what_clouds_say_while_nothing_is_to_come_is_no_notice() -> None:
+    quiet = [(404, b"Not Found"), (200, b""), (200, b"FALSE"), (200, b"NONE\n"), (200, b"{}"), (200, b"[]"), (200, b"0")]
+    quiet += [(200, b'{"DocumentIncarnation": 3, "Events": []}'), (204, b""), (500, b"terminate"), (302, b"x"), (0, b"")]
+    assert [answer for answer in quiet if is_notice(*answer)] == []
+
+
+def test_what_they_say_then_is_one() -> None:
+    told = [(200, b"TRUE"), (200, b"TERMINATE_ON_HOST_MAINTENANCE"), (200, b'{"action": "terminate"}'), (200, b"\xff")]
+    told += [(200, b'{"Events": [{"EventType": "Preempt"}]}'), (200, b"[" * 100_000)]
+    assert all(is_notice(*answer) for answer in told)
+
+
+def test_what_is_safe_is_said_with_what_is_lost() -> None:
+    spots = (Spot(url="/a", outlives=True, step=40), Spot(url="s3://b", outlives=True, step=40))
+    assert Safety(spots=spots, reached=40).words == "safe is the state of step 40, at /a and s3://b: nothing is lost"
+    assert Safety(spots=spots[:1], reached=41).words.endswith(": 1 step committed since is lost")
+    assert Safety(spots=spots, reached=43).words.endswith(": 3 steps committed since are lost")
+
+
+def test_what_goes_with_the_machine_is_not_safe() -> None:
+    local = Spot(url="/nvme", outlives=False, step=50)
+    safety = Safety(spots=(local, Spot(url="s3://b", outlives=True, step=40)), reached=50)
+    assert safety.best == 40
+    assert safety.words.endswith(
+        "10 steps committed since are lost; as long as this machine is there, that of step 50 at /nvme"
+    )
+    assert Safety(spots=(local,), reached=50).best is None
