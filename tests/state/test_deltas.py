@@ -264,7 +264,7 @@ def test_a_harmed_link_is_told_of_everything_that_is_built_on_it() -> None:
         {"shards": []},
         {"shards": [{"file": "../x", "parts": []}]},
     ],
-    ids=str,
+    ids=["elsewhere", "no base", "no manifest", "depth", "no shards", "a shard elsewhere"],
 )
 def test_a_chain_that_makes_no_sense_is_damage(change: dict[str, Any]) -> None:
     import xxhash

@@ -796,7 +796,7 @@ class Membership:
         if why := impossible(self._founding.mathematics, self._contract.terms):
             return self._end("failed", f"cannot resume from step {origin.step} ({origin.where}): {why}")
         if self._is_done(origin):
-            return self._end("finished", f"it was finished before, at step {origin.step}: nothing is left to do")
+            return self._end("finished", f"it was finished before, at step {origin.through}: nothing is left to do")
         self._comebacks = self._comebacks.founded(origin.through)
         reached, self._floor = self._founding.reached or 0, origin.through
         begun = data_from(self._contract.terms)
@@ -817,7 +817,7 @@ class Membership:
         founding, config = self._founding, self._config
         if not founding.is_final or founding.reached is not None or config.resume_step is not None or config.new_mathematics:
             return False
-        return self._contract is not None and not has_more(self._contract.terms.get("steps", ""), origin.step)
+        return self._contract is not None and not has_more(self._contract.terms.get("steps", ""), origin.through)
 
     def _has_buried(self) -> bool:
         """Are those who left as planned gone? A coordinator that came back knows them by their replicas alone."""

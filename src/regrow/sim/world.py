@@ -38,10 +38,10 @@ _LONG_STEPS = 50
 _VAULTED = 1018650
 """Which half of the jobs has a vault. By this number those do not whose seeds found a bug before there was one
 (tests/sim/seeds.py): they still tell the same stories."""
-_LOGGED = 16
-"""Which half of those is an every-step job."""
 _LIMITED = 101
 """Which jobs are brought back in vain less than five times: by this number none whose seed finds a bug or a mutant."""
+_LOGGED = 16
+"""Which half of those is an every-step job."""
 _RARELY = 12
 """Steps from one save to the next: one that is missed is not made up for by the next."""
 
@@ -178,15 +178,15 @@ class World:
             on_loss="shrink" if self.plan.shrinks else "redistribute",
             on_poison="skip" if seed % 8 == 6 else "stop",
             keeps=self.plan.saves is not None,
-            logs=self.plan.logs,
             max_job_restarts=most,
+            logs=self.plan.logs,
             resumes=legacy is not None,
             new_mathematics=self.is_new_mathematics,
         )
         self.coordinator = Coordinator(self, config)
         asked = wishes(Chance(mix(seed, 3)), most=4) if faults and mix(seed, 4) % 2 else ()
         befalls = mishaps(Chance(mix(seed, 14)), most=5) if faults and self.plan.saves is not None else ()
-        slow = overflows(Chance(mix(seed, 23))) if faults and mix(seed, 24) % 4 == 0 else ()
+        slow = overflows(Chance(mix(seed, 23))) if faults and mix(seed, 24) % 3 == 0 else ()
         strikes = losses(Chance(mix(seed, 18)), most=4) if faults and self.plan.logs else ()
         self.faults = Faults(self, (*plan(chance, faults), *asked, *befalls, *slow, *strikes))
 
