@@ -283,8 +283,9 @@ def main() -> None:
         "torch.save": Blocking(lambda folder: torch.save(loop.state(), folder / "state.pt"), scratch),
         "dcp save": Blocking(lambda folder: dcp.save(loop.state(), checkpoint_id=folder), scratch),
         "dcp async": Async(loop, scratch, None),
-        "dcp async, reused stager": Async(loop, scratch, DefaultStager(REUSED)),
     }
+    if torch.__version__ >= "2.13":  # in older ones a stager fails at its second save
+        ways["dcp async, reused stager"] = Async(loop, scratch, DefaultStager(REUSED))
     for _ in range(3):
         loop.step()
     size_bytes = loop.size_bytes

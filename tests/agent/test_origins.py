@@ -57,7 +57,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Host]]:
 def check(host: Host, sought: object, step: int, where: str) -> None:
     """This is what was found, and a founder gets it."""
     assert isinstance(sought, dict)
-    assert sought["origin"] == {"step": step, "root": root_at(step), "where": where}
+    assert sought["origin"] == {"step": step, "root": root_at(step), "where": where, "records": 0}
     assert sought["mathematics"] == MATHEMATICS
     founder = Worker(host, "founder.0")
     assert founder.recall(step, root_at(step)) == bytes_of(step, drafted(step).arena_bytes)

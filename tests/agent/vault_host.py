@@ -39,8 +39,8 @@ async def main() -> None:
                     tell(opened=await custodian.open())
                 except (ConfigError, InfraError) as error:
                     tell(unusable=str(error))
-            case ["seek", *step]:
-                tell(sought=await custodian.seek(int(step[0]) if step else None))
+            case ["seek", *asked]:
+                tell(sought=await custodian.seek(*map(int, asked)))
             case ["search"]:  # and nobody waits for what it finds
                 search = asyncio.create_task(custodian.seek())
                 await asyncio.sleep(0)

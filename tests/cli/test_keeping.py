@@ -78,6 +78,12 @@ def test_memory_alone_keeps_the_state() -> None:
     assert found.keeps and (found.places, found.memory_every) == ((), 5)
 
 
+def test_logs_keep_the_state_without_any_interval() -> None:
+    found = told("--every-step")
+    assert found.keeps and (found.places, found.memory_every, found.log_bytes) == ((), 0, 1024 * 10**6)
+    assert told("--every-step", "--log-mb", 64).log_bytes == 64 * 10**6
+
+
 def test_what_is_on_auto_follows_what_was_said_of_losses_and_costs(tmp_path: Path) -> None:
     by_default = told("--checkpoint", tmp_path)
     assert by_default.paces_memory and by_default.cadence == CadenceConfig(overhead=0.01, mtbf_s=None)

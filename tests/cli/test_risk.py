@@ -41,14 +41,13 @@ A, B = Member("r0", 0), Member("r1", 1)
 class Job:
     """This very process plays the launcher; those that sleep play r0 and r1, which is seated and not healed yet."""
 
-    def __init__(self, folder: Path, keeps: bool) -> None:
+    def __init__(self, folder: Path, keeps: bool, every_step: bool = False) -> None:
         self.folder = folder
         self.directory = RunDir(folder / "run")
         pid = os.getpid()
         shared = {"command": ("train.py",), "cwd": "/", "lanes": 4, "host": "h", "pid": pid, "born": born(pid)}
-        self.directory.create(
-            JobFile(job="j", replicas=("r0", "r1"), checkpoints=(PLACE,) * keeps, keeps=keeps, **shared)  # type: ignore[arg-type]
-        )
+        kept = {"checkpoints": (PLACE,) * keeps, "keeps": keeps, "every_step": every_step}
+        self.directory.create(JobFile(job="j", replicas=("r0", "r1"), **kept, **shared))  # type: ignore[arg-type]
         store = Store(self.directory.path)
         present = {m: Present(endpoint=Endpoint("h", 1), founder=m == A) for m in (A, B)}
         roster = compose(VERSION, present, 4, 0, "a test")
@@ -123,6 +122,17 @@ def test_where_it_was_saved_the_warning_says_what_the_loss_costs(job: Job) -> No
         r"3 steps are computed again, about .+ at the present rate",
         words,
     )
+
+
+def test_in_an_every_step_job_no_step_is_computed_again(tmp_path: Path) -> None:
+    job = Job(tmp_path, keeps=True, every_step=True)
+    try:
+        assert "takes the job back to step 0 (this host's memory): no step is computed again" in job.risk()["unique"]
+        job.note("vault", kept(7))
+        (answer,) = job.risk("r0,r1")["what_if"]
+        assert (answer["outcome"]["step"], answer["outcome"]["redone"]) == (7, 0)
+    finally:
+        job.close()
 
 
 def test_a_replica_holds_the_state_once_it_has_fetched_it(job: Job) -> None:

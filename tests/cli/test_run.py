@@ -108,6 +108,7 @@ assert "torch" not in sys.modules
         (["--replicas", "2", "--checkpoint", "s3://key:secret@bucket", "train.py"], "leave the credentials out"),
         (["--replicas", "2", "--checkpoint", "c", "--checkpoint", "./c", "train.py"], "--checkpoint ./c is given twice"),
         (["--replicas", "2", "--checkpoint-every", "5", "train.py"], "--checkpoint-every without --checkpoint: say where"),
+        (["--replicas", "2", "--log-mb", "5", "train.py"], "--log-mb without --every-step: say that each committed step"),
         (["--replicas", "2", "--keep-gb", "5", "train.py"], "--keep-gb without --checkpoint: say where"),
         (["--replicas", "2", "--memory-every", "0", "train.py"], "0 is neither auto nor a number of steps"),
         (["--replicas", "2", "--memory-every", "auto", "--mtbf", "3", "train.py"], "--mtbf 3: write a time with its unit"),

@@ -14,13 +14,17 @@ from command import regrow
 
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, RunDir
+from regrow.cli.save_status import LogStatus
 from regrow.core.interval import Interval, Loss, Toil
 from regrow.core.records import (
+    Committed,
     Fact,
     IntervalChosen,
     JobEnded,
+    LogMeasured,
     OriginFound,
     OriginTaken,
+    RecordsReplayed,
     SaveDurable,
     SaveFailed,
     StateKept,
@@ -38,13 +42,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 class Job:
     """This very process plays the launcher; one that sleeps plays the vault."""
 
-    def __init__(self, folder: Path, keeps: bool = True) -> None:
+    def __init__(self, folder: Path, keeps: bool = True, every_step: bool = False) -> None:
         self.folder = folder
         self.directory = RunDir(folder / "run")
         pid = os.getpid()
         shared = {"command": ("train.py",), "cwd": "/", "lanes": 2, "host": "h", "pid": pid, "born": born(pid)}
         urls = (NEAR, FAR) if keeps else ()
-        self.directory.create(JobFile(job="j", replicas=("r0",), checkpoints=urls, keeps=keeps, **shared))  # type: ignore[arg-type]
+        self.directory.create(
+            JobFile(job="j", replicas=("r0",), checkpoints=urls, keeps=keeps, every_step=every_step, **shared)
+        )  # type: ignore[arg-type]
         self.vault = subprocess.Popen(["sleep", "600"])
 
     def note(self, who: str, *facts: Fact) -> None:
@@ -174,7 +180,54 @@ def test_which_tier_served_the_job_and_how_fast_is_told_of_the_last_time(job: Jo
     assert words in job.text()
 
 
+def test_what_was_replayed_is_told_of_a_founding(job: Job) -> None:
+    job.note("agent", WorkerStarted(member=Member("r0", 1), pid=1, host="h", why="a test"))
+    job.note("vault", OriginFound(step=50, root="ab", where="this host's memory", size_bytes=1_200_000_000, seconds=0.5))
+    version = Version(2, 1)
+    taken = OriginTaken(version=version, step=50, root="ab", where="this host's memory", reached=57, records=7)
+    job.note("coordinator", taken)
+    job.note(
+        "r0.1",
+        StateRecalled(version=version, step=50, digest="ab", size_bytes=1_200_000_000, seconds=0.25),
+        RecordsReplayed(version=version, step=50, through=57, size_bytes=7, seconds=1.5),
+    )
+    founding = job.saves()["founding"]
+    assert (founding["step"], founding["records"], founding["replayed_s"]) == (50, 7, 1.5)
+    words = (
+        "the job last began from step 57, from this host's memory and 7 records after step 50: 1.2 GB found in "
+        "500 ms, loaded in 250 ms, 7 steps replayed in 1.5 s"
+    )
+    assert words in job.text()
+
+
+def test_what_the_logs_keep_safe_is_told(tmp_path: Path) -> None:
+    job = Job(tmp_path, every_step=True)
+    try:
+        job.note("agent", *(WorkerStarted(member=Member(name, 0), pid=1, host="h", why="a test") for name in ("r0", "r1")))
+        assert job.saves()["logs"]["step"] is None and "logs   nothing yet" in job.text()
+        for name in ("r0.0", "r1.0"):
+            job.note(name, *(committed(step) for step in range(12)))
+            job.note(name, LogMeasured(step=11, base=-1, used_bytes=4_000_000, made_bytes=5_000_000, limit_bytes=50_000_000))
+        assert job.saves()["logs"] == {
+            "step": 12,
+            "base": None,
+            "used_bytes": 8_000_000,
+            "made_bytes": 10_000_000,
+            "limit_bytes": 100_000_000,
+        }
+        assert "logs   the first 12 steps are safe: the job's beginning and what was committed since; 10 MB of" in job.text()
+        job.note("vault", kept(10))
+        assert "the state of step 10 and what was committed since" in job.text()
+    finally:
+        job.close()
+
+
+def committed(step: int) -> Committed:
+    return Committed(step=step, attempt=Version(1, 1), digest=step, holdings=(), by="boundary", loss=1.0)
+
+
 def test_the_document_knows_every_field(job: Job) -> None:
     told = set(re.findall(r"`(\w+)`", PAGE.read_text()))
     found = job.saves()
     assert set(found) <= told and set(found["tiers"][0]) <= told
+    assert {field.name for field in msgspec.structs.fields(LogStatus)} <= told

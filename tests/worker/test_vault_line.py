@@ -19,7 +19,7 @@ import os, signal, sys
 from regrow.shell.vaulting import Came
 from regrow.worker.vault_line import VaultLine
 
-line = VaultLine(sys.argv[1], lambda: Came(member="r0.0"), lambda message, fd: None, lambda: None)
+line = VaultLine(sys.argv[1], lambda: [(Came(member="r0.0"), None)], lambda message, fd: None, lambda: None)
 line.open()
 assert line.wait(30) == 1
 child = os.fork()
@@ -44,7 +44,7 @@ def door():
 
 @pytest.fixture
 def line(door: Door, lost: threading.Event):
-    made = VaultLine(door.address, lambda: Came(member="r0.0"), lambda message, fd: None, lost.set)
+    made = VaultLine(door.address, lambda: [(Came(member="r0.0"), None)], lambda message, fd: None, lost.set)
     made.open()
     yield made
     made.close()

@@ -27,11 +27,15 @@ from regrow.core.records import VaultEnded, VaultStarted
 from regrow.shell.backoff import Backoff
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import (
+    Based,
     Finish,
     Finished,
     FromAgent,
     Held,
+    Holds,
     Hurry,
+    LogOpened,
+    LogSpent,
     Opened,
     Renewed,
     Said,
@@ -68,6 +72,8 @@ class Custodian:
         self._reaper = reaper
         self._memory: list[list[int]] = []
         """Of each generation, the descriptors of arena and label."""
+        self._logs: dict[str, int] = {}
+        """Of an every-step job, by member: the descriptor of its log."""
         self._line: VaultLine | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -107,10 +113,10 @@ class Custodian:
             raise ConfigError(answer.why)
         return answer
 
-    async def seek(self, step: int | None = None) -> Sought:
-        """An origin, in memory."""
+    async def seek(self, step: int | None = None, term: int = 0) -> Sought:
+        """An origin, in memory. `term`: that of whoever asks."""
         self._searches += 1
-        answer = await self._asked(Seek(number=self._searches, step=step))
+        answer = await self._asked(Seek(number=self._searches, step=step, term=term))
         if isinstance(answer, Sought):
             return answer
         return Sought(number=self._searches, origin=None, mathematics={}, why=self._given_up)
@@ -144,9 +150,10 @@ class Custodian:
         self._hang_up()
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)  # not reaped yet, so this is its pid
-        for fd in [fd for pair in self._memory for fd in pair]:
+        for fd in [*(fd for pair in self._memory for fd in pair), *self._logs.values()]:
             os.close(fd)
         self._memory.clear()
+        self._logs.clear()
 
     @property
     def _has_opened(self) -> bool:
@@ -175,13 +182,14 @@ class Custodian:
         """A vault, which finds what those before it left in memory."""
         ours, theirs = socket.socketpair()
         memory = ",".join(f"{arena}:{label}" for arena, label in self._memory)
-        command = [sys.executable, "-P", "-m", "regrow.agent.vault", str(theirs.fileno()), str(os.getpid()), memory]
+        logs = ",".join(f"{member}:{fd}" for member, fd in self._logs.items())
+        command = [sys.executable, "-P", "-m", "regrow.agent.vault", str(theirs.fileno()), str(os.getpid()), memory, logs]
         with theirs:
             try:
                 self._process = subprocess.Popen(
                     [*command, msgspec.json.encode(self._setting).decode()],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno(), *(fd for pair in self._memory for fd in pair)],
+                    pass_fds=[theirs.fileno(), *(fd for pair in self._memory for fd in pair), *self._logs.values()],
                     start_new_session=True,  # the terminal's Ctrl-C is for the launcher alone
                 )
             except OSError as error:
@@ -278,6 +286,13 @@ class Custodian:
                     os.close(old)
                 else:
                     os.close(fd)
+            case LogOpened(member=member):
+                self._hold(member, line.take_fd())
+            case LogSpent(member=member):
+                if member in self._logs:
+                    os.close(self._logs.pop(member))
+            case Based():
+                self._setting = msgspec.structs.replace(self._setting, begins=False)
             case Sought() | Finished() if self._is_asked(message):
                 self._question = None
                 if not self._answer.done():
@@ -286,6 +301,17 @@ class Custodian:
                 self.held[place] = step
             case Said():
                 self._say(message)
+
+    def _hold(self, member: str, fd: int) -> None:
+        """Whatever becomes of the worker and of the vault, the log lies there."""
+        if not self._memory:
+            os.close(fd)  # all is over
+            return
+        older = self._logs.get(member)
+        self._logs[member] = fd
+        if older is not None:
+            os.close(older)
+        self._send(Holds(member=member))
 
     def _is_asked(self, answer: Sought | Finished) -> bool:
         """A search that nobody waits for any more may still be answered, while something else is asked."""

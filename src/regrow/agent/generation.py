@@ -16,6 +16,7 @@ import xxhash
 
 from regrow.core.draft import ALIGNED_BYTES, Draft
 from regrow.core.errors import InfraError
+from regrow.core.roster import Version
 from regrow.state.pieces import Digests
 
 _DIGEST_BYTES = 16
@@ -31,6 +32,8 @@ class Label(msgspec.Struct, frozen=True, kw_only=True):
     draft: Draft
     """With its term."""
     digests: Digests
+    version: Version
+    """Under which it was saved: what was committed after it is of this one or a newer one."""
     inode: int
     """Of the arena that is meant: it may have been exchanged."""
     lasts: tuple[int, ...]

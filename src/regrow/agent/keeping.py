@@ -23,10 +23,25 @@ from regrow.agent.tier import Post, Tier
 from regrow.core.draft import Draft
 from regrow.core.errors import InfraError
 from regrow.core.records import SaveVoided, StateKept
+from regrow.core.roster import Version
 from regrow.core.saves import Urgency
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
-from regrow.shell.vaulting import MEMORY, Deposit, Held, Kept, Lacking, Lent, Renewed, Said, ToAgent, ToWorker, Void, Waits
+from regrow.shell.vaulting import (
+    MEMORY,
+    Based,
+    Deposit,
+    Held,
+    Kept,
+    Lacking,
+    Lent,
+    Renewed,
+    Said,
+    ToAgent,
+    ToWorker,
+    Void,
+    Waits,
+)
 from regrow.state.pieces import Digests, digests
 
 _SOOTHED_S = 1.0
@@ -42,6 +57,8 @@ class Voices(msgspec.Struct, frozen=True, kw_only=True):
     workers: Callable[[ToWorker], None]
     agent: Callable[[ToAgent, int | None], None]
     has_line: Callable[[str], bool]
+    kept: Callable[[int], None]
+    """A state of this step is whole."""
 
 
 class Keeping:
@@ -50,6 +67,7 @@ class Keeping:
         generations: list[Generation],
         tiers: list[Tier],
         term: int,
+        begins: bool,
         journal: Journal,
         pacing: Pacing,
         post: Post,
@@ -57,6 +75,8 @@ class Keeping:
     ) -> None:
         self.generations = generations
         self.tiers = tiers
+        self.begins = begins
+        """No state has been whole here: an every-step job may still begin from its own beginning."""
         self.haste = Haste(tiers)
         self.term = term
         """Under which saves are made from now on."""
@@ -130,6 +150,8 @@ class Keeping:
     def adopt(self) -> None:
         """What the vault before this one held whole is ours, and what it had not made durable."""
         labelled = [(one, one.label) for one in self.generations if one.label is not None]
+        if labelled:
+            self._based()
         self._has_kept = bool(labelled)
         for generation, label in sorted(labelled, key=lambda pair: pair[1].age):
             self.term = max(self.term, label.draft.term)
@@ -292,7 +314,7 @@ class Keeping:
             self._pacing.took(tier.place, gathering.begun_s)
         self._saved_term = self.term
         draft = msgspec.structs.replace(draft, step=step, term=self.term)
-        self.label(generation, draft, found, tuple(tier.number for tier in takers))
+        self.label(generation, draft, found, gathering.key[1], tuple(tier.number for tier in takers))
         faultpoint("vault-kept", step=step)
         seconds = time.monotonic() - gathering.begun_s
         self._lost = {lost: why for lost, why in self._lost.items() if lost > step}
@@ -306,6 +328,7 @@ class Keeping:
             for tier in takers:
                 tier.persist(draft, generation, urgency)
         generation.is_busy = False
+        self._voices.kept(step)
         self.provide()
 
     def _hand_on(self, generation: Generation, label: Label, urgency: Urgency) -> None:
@@ -342,9 +365,16 @@ class Keeping:
                     generation.mark_taken(tier.number)
                     tier.persist(label.draft, generation)
 
-    def label(self, generation: Generation, draft: Draft, found: Digests, takers: tuple[int, ...]) -> None:
+    def label(self, generation: Generation, draft: Draft, found: Digests, version: Version, takers: tuple[int, ...]) -> None:
         lasts = tuple(tier.last for tier in self.tiers)
-        generation.write_label(Label(draft=draft, digests=found, inode=generation.inode(), lasts=lasts, takers=takers))
+        inode = generation.inode()
+        generation.write_label(Label(draft=draft, digests=found, version=version, inode=inode, lasts=lasts, takers=takers))
+        self._based()
+
+    def _based(self) -> None:
+        if self.begins:
+            self.begins = False
+            self._voices.agent(Based(), None)
 
     @property
     def newest_label(self) -> Label | None:
@@ -396,7 +426,7 @@ class Keeping:
         draft = msgspec.structs.replace(draft, term=self.term)
         for tier in self.tiers:
             tier.last = draft.step
-        self.label(generation, draft, found.digests, tuple(sorted(generation.wanted)))
+        self.label(generation, draft, found.digests, found.since, tuple(sorted(generation.wanted)))
         generation.is_busy = False
         for other in self.generations:
             if other is not generation and not other.is_busy and not other.wanted:

@@ -16,7 +16,7 @@ import msgspec
 from regrow.agent.tier import Post
 from regrow.agent.vault_line import VaultLine
 from regrow.core.errors import PeerError
-from regrow.shell.vaulting import Came, FromWorker, ToWorker
+from regrow.shell.vaulting import Came, FromWorker, LogOpens, ToWorker
 
 _BACKLOG = 4096
 _HELD_S = 5.0
@@ -32,10 +32,10 @@ class Reception:
         self,
         selector: selectors.BaseSelector,
         post: Post,
-        heard: Callable[[str, FromWorker], None],
+        heard: Callable[[str, FromWorker, int | None], None],
         gone: Callable[[str], None],
     ) -> None:
-        """`heard`: of a member. `gone`: its line is closed."""
+        """`heard`: of a member, who owns the descriptor from there on where one came along. `gone`: its line is closed."""
         self._selector = selector
         self._post = post
         self._heard = heard
@@ -118,7 +118,7 @@ class Reception:
         if isinstance(message, Came):
             self._name(line, message.member)
         if member := self._members.get(line):
-            self._heard(member, message)
+            self._heard(member, message, line.take_fd() if isinstance(message, LogOpens) else None)
 
     def _name(self, line: VaultLine, member: str) -> None:
         older = self._lines.get(member)

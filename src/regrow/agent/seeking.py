@@ -1,27 +1,32 @@
 """How an origin is found: the newest saved state that is whole, in the host's memory or at a place, and brought into memory.
 
 Candidates come by (term, step), the newest first, and of two that are equal the nearer one. What is harmed is passed over,
-and told. A store that refuses, or a format that is too new, ends the search: an older state must not silently take the place
-of one that may be there.
+and told. In an every-step job all that was committed after it is found as well, in the logs; and where no state was ever
+whole, the job's own beginning, if the logs hold all that was committed since (rules L5 and L7).
+
+A store that refuses, or a format that is too new, ends the search: an older state must not silently take the place of one
+that may be there.
 
 Runs in a thread of its own. What it asks of generations is done by the loop, which owns them.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 import msgspec
 
 from regrow.agent.generation import Generation, Label
+from regrow.agent.logs import Chained, beginning, chained
 from regrow.agent.patience import Abandoned, begun, tried
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.draft import Draft, draft_of
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.core.inexact import Inexact
-from regrow.core.origin import MEMORY
+from regrow.core.origin import BEGINNING, MEMORY
 from regrow.core.records import OriginPassedOver
+from regrow.core.roster import NO_VERSION, Version
 from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive
 from regrow.state.pieces import Digests, digests, harm
@@ -37,6 +42,8 @@ class Found(msgspec.Struct, kw_only=True):
     generation: Generation
     draft: Draft
     digests: Digests
+    since: Version
+    """Under which it was saved; of a state from a place, under which it was brought."""
     where: str
     seconds: float
     is_newest: bool
@@ -47,8 +54,18 @@ class Found(msgspec.Struct, kw_only=True):
         return self.digests.root
 
 
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """Nothing was ever saved, and the logs hold all that was committed since the job began."""
+
+    root: str
+
+
 class Report(msgspec.Struct, kw_only=True):
     found: Found | None
+    begun: Begun | None = None
+    chained: Chained | None = None
+    """What was committed after it; None without logs."""
+    seconds: float = 0.0
     why: str
     """What was passed over, or why there is none."""
     newest_term: int = 0
@@ -90,9 +107,20 @@ class Seeking:
     """One search."""
 
     def __init__(
-        self, seek: Seek, term: int, whole: Sequence[Generation], places: Sequence[Place], patience_s: float, hands: Hands
+        self,
+        seek: Seek,
+        term: int,
+        whole: Sequence[Generation],
+        logs: Mapping[str, int],
+        begins: bool,
+        places: Sequence[Place],
+        patience_s: float,
+        hands: Hands,
     ) -> None:
+        """`begins`: no state was ever whole in memory."""
         self._seek = seek
+        self._logs = logs
+        self._begins = begins
         self._term = term
         self._places = places
         self._patience_s = patience_s
@@ -115,7 +143,17 @@ class Seeking:
             found = self._run()
         except (_Stop, ConfigError, InfraError) as error:
             return self._report(None, str(error))
-        return self._report(found, "" if found is not None else self._nothing())
+        if found is not None:
+            return self._report(found, "", self._chained(found.draft.step, found.since))
+        if self._begins and self._seek.step is None and (root := beginning(self._logs)) is not None:
+            since = self._chained(0, NO_VERSION)
+            if since is not None and since.chain.beyond is None:
+                return msgspec.structs.replace(self._report(None, "", since), begun=Begun(root=root))
+            self._passed.append(f"{BEGINNING} is passed over: what was committed after it is not whole in the logs")
+        return self._report(None, self._nothing())
+
+    def _chained(self, step: int, since: Version) -> Chained | None:
+        return chained(self._logs, step, since) if self._logs else None
 
     def _run(self) -> Found | None:
         rest = self._memory
@@ -131,8 +169,14 @@ class Seeking:
                     return found
         return None
 
-    def _report(self, found: Found | None, why: str) -> Report:
-        return Report(found=found, why="; ".join([*self._passed, *filter(None, [why])]), newest_term=self._newest_term)
+    def _report(self, found: Found | None, why: str, followed: Chained | None = None) -> Report:
+        return Report(
+            found=found,
+            chained=followed,
+            seconds=time.monotonic() - self._begun_s,
+            why="; ".join([*self._passed, *filter(None, [why])]),
+            newest_term=self._newest_term,
+        )
 
     def _nothing(self) -> str:
         where = ", ".join([MEMORY, *(place.url for place in self._places)])
@@ -145,7 +189,7 @@ class Seeking:
         assert generation is not None and label is not None
         why = harm(label.draft, label.digests, digests(label.draft, generation.view(label.draft.arena_bytes)))
         if why is None:
-            return self._found(generation, label.draft, label.digests, MEMORY, is_newest)
+            return self._found(generation, label.draft, label.digests, label.version, MEMORY, is_newest)
         self._hands.spoil(generation)
         self._pass_over(candidate.step, MEMORY, why)
         return None
@@ -213,14 +257,24 @@ class Seeking:
         except BaseException as error:
             self._hands.drop(generation, isinstance(error, Abandoned))
             raise
-        return self._found(generation, draft, found, place.url, False)
+        return self._found(generation, draft, found, Version(self._seek.term, 0), place.url, False)
 
     def _tried(self, place: Place, work: Callable[[Told], T]) -> T:
         return tried(self._patience_s, place.url, work, lambda why: self._hands.refused(place.url, why))
 
-    def _found(self, generation: Generation, draft: Draft, found: Digests, where: str, is_newest: bool) -> Found:
+    def _found(
+        self, generation: Generation, draft: Draft, found: Digests, since: Version, where: str, is_newest: bool
+    ) -> Found:
         seconds = time.monotonic() - self._begun_s
-        return Found(generation=generation, draft=draft, digests=found, where=where, seconds=seconds, is_newest=is_newest)
+        return Found(
+            generation=generation,
+            draft=draft,
+            digests=found,
+            since=since,
+            where=where,
+            seconds=seconds,
+            is_newest=is_newest,
+        )
 
     def _pass_over(self, step: int, where: str, why: str) -> None:
         self._passed.append(f"step {step} in {where} is passed over: {why}" if step >= 0 else why)

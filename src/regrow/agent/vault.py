@@ -1,6 +1,6 @@
 """The vault: a process without torch that holds a job's saves in the host's memory, and makes them durable.
 
-    python -m regrow.agent.vault LINE PARENT ARENA:LABEL,... SETTING
+    python -m regrow.agent.vault LINE PARENT ARENA:LABEL,... MEMBER:LOG,... SETTING
 
 It hears workers on a socket of its own and the agent on the line that it was started with (shell.vaulting). One loop, in
 which nothing blocks: what does is done by threads (opening and reading places, digests, making pages) or processes (one
@@ -25,18 +25,20 @@ import msgspec
 
 from regrow.agent.generation import PLACES, Generation
 from regrow.agent.keeping import Keeping, Voices
+from regrow.agent.logs import Logs, close
 from regrow.agent.opening import opened
 from regrow.agent.pacing import Pacing
 from regrow.agent.patience import begun, within
+from regrow.agent.recalling import Recalling
 from regrow.agent.reception import Reception
-from regrow.agent.seeking import Hands, Report, Seeking
+from regrow.agent.seeking import Begun, Hands, Report, Seeking
 from regrow.agent.tier import Tier
 from regrow.agent.vault_line import VaultLine
 from regrow.agent.writer import NICENESS
 from regrow.core.completion import Completion
 from regrow.core.draft import Draft
 from regrow.core.errors import PeerError
-from regrow.core.origin import MEMORY, Origin
+from regrow.core.origin import BEGINNING, LOGS, MEMORY, Origin
 from regrow.core.records import OriginFound, OriginPassedOver
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
@@ -53,19 +55,19 @@ from regrow.shell.vaulting import (
     Foreseen,
     FromAgent,
     FromWorker,
+    Holds,
     Hurry,
     Kept,
+    LogHeld,
+    LogOpens,
     Opened,
     Paid,
     Recall,
-    Recalled,
     Said,
     Seek,
     Setting,
     Sought,
     ToAgent,
-    ToWorker,
-    Unknown,
     Unusable,
 )
 from regrow.state.completions import mark
@@ -82,7 +84,7 @@ T = TypeVar("T")
 
 
 def main(arguments: list[str]) -> None:
-    number, parent, memory, words = arguments
+    number, parent, memory, logged, words = arguments
     die_with_parent(signal.SIGKILL)
     if os.getppid() != int(parent):
         return
@@ -98,9 +100,12 @@ def main(arguments: list[str]) -> None:
         for fd in (arena, label):
             os.set_inheritable(fd, False)  # writers get what they are to see, and no more
         generations.append(Generation(place, arena, label))
+    logs = {member: int(fd) for member, _, fd in (pair.partition(":") for pair in filter(None, logged.split(",")))}
+    for fd in logs.values():
+        os.set_inheritable(fd, False)
     faultpoint.faultpoint("vault-open")
     try:
-        Vault(setting, line, generations).run()
+        Vault(setting, line, generations, logs).run()
     except PeerError:
         pass  # the agent is gone, or wants nothing more
     os._exit(0)  # threads that are stuck in a store must not keep it
@@ -109,7 +114,7 @@ def main(arguments: list[str]) -> None:
 class Vault:
     """Its loop, and what the agent asks of it."""
 
-    def __init__(self, setting: Setting, agent: VaultLine, generations: list[Generation]) -> None:
+    def __init__(self, setting: Setting, agent: VaultLine, generations: list[Generation], logs: dict[str, int]) -> None:
         self._setting = setting
         self._agent = agent
         self._journal = Journal(Path(setting.run_dir) / "journal", "vault")
@@ -147,8 +152,13 @@ class Vault:
             workers=self._reception.tell_all,
             agent=self._tell,
             has_line=self._reception.has_line,
+            kept=lambda step: self._logs.outgrow(step),
         )
-        self._keeping = Keeping(generations, tiers, setting.term, self._journal, self._pacing, self._post, voices)
+        self._keeping = Keeping(
+            generations, tiers, setting.term, setting.begins, self._journal, self._pacing, self._post, voices
+        )
+        self._logs = Logs(logs, self._tell)
+        self._recalling = Recalling(generations, self._logs, self._post, self._reception.tell)
 
     # The loop
 
@@ -242,16 +252,19 @@ class Vault:
         if ready & selectors.EVENT_READ:
             for payload in self._agent.received():
                 message = msgspec.json.decode(payload, type=FromAgent)
-                if isinstance(message, Finish):
-                    self._finish(message.completion)
-                elif isinstance(message, Hurry):
-                    self._keeping.hurry(message.by_s)
-                else:
-                    self._keeping.void("an origin is sought, since nobody is left who holds the state")
-                    self._seek = message
-                    self._freed()
+                match message:
+                    case Finish(completion=completion):
+                        self._finish(completion)
+                    case Hurry(by_s=by_s):
+                        self._keeping.hurry(by_s)
+                    case Holds(member=member):
+                        self._reception.tell(member, LogHeld())
+                    case Seek():
+                        self._keeping.void("an origin is sought, since nobody is left who holds the state")
+                        self._seek = message
+                        self._freed()
 
-    def _heard(self, member: str, message: FromWorker) -> None:
+    def _heard(self, member: str, message: FromWorker, fd: int | None) -> None:
         match message:
             case Came(unsettled=step):
                 fate = self._keeping.fate(step) if step >= 0 else None
@@ -264,21 +277,11 @@ class Vault:
                 self._keeping.deposited(member, (step, version), index, why)
             case Paid(step=step, seconds=seconds):
                 self._pacing.paid(member, step, seconds)
-            case Recall(step=step, root=root):
-                self._recall(member, step, root)
-
-    def _recall(self, member: str, step: int, root: str) -> None:
-        for generation in self._keeping.generations:
-            label = generation.label
-            if label is not None and (label.draft.step, label.root) == (step, root):
-                fd = os.open(f"/proc/self/fd/{generation.fd}", os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    self._reception.tell(member, Recalled(draft=label.draft, root=root), fd)
-                finally:
-                    os.close(fd)
-                return
-        answer: ToWorker = Unknown(why=f"step {step} with the root {root} does not lie in this host's memory any more")
-        self._reception.tell(member, answer)
+            case Recall():
+                self._recalling.recall(member, message)
+            case LogOpens():
+                assert fd is not None, "a log comes with its descriptor"
+                self._logs.open(member, fd)
 
     # Opening
 
@@ -320,9 +323,12 @@ class Vault:
             )
             whole = self._keeping.hold()
             setting = self._setting
-            seeking = Seeking(seek, self._keeping.term, whole, setting.places, setting.patience_s, hands)
+            logs = self._logs.copies()
+            seeking = Seeking(
+                seek, self._keeping.term, whole, logs, self._keeping.begins, setting.places, setting.patience_s, hands
+            )
             begun(seeking.run, "regrow-seek").add_done_callback(
-                lambda done: self._post(lambda: self._sought(seek.number, whole, done.result()))
+                lambda done: self._post(lambda: self._sought(seek.number, whole, logs, done.result()))
             )
 
     def _harmed(self, generation: Generation, draft: Draft, why: str) -> None:
@@ -340,9 +346,15 @@ class Vault:
         which = f"the state of step {fact.step}" if fact.step >= 0 else "something"
         self._tell(Said(text=f"{which} in {fact.where} is harmed and passed over: {fact.why}"))
 
-    def _sought(self, number: int, held: list[Generation], report: Report) -> None:
+    def _sought(self, number: int, held: list[Generation], logs: dict[str, int], report: Report) -> None:
+        close(logs)
         self._keeping.release(held)
         found = report.found
+        records = 0 if report.chained is None else len(report.chained.records)
+        self._tell_damages(report)
+        if report.begun is not None:
+            self._begun(number, report, report.begun, records)
+            return
         if found is None:
             self._tell(Sought(number=number, origin=None, mathematics={}, why=report.why))
             return
@@ -352,8 +364,25 @@ class Vault:
                 step=draft.step, root=found.root, where=found.where, size_bytes=draft.size_bytes, seconds=found.seconds
             )
         )
-        origin = Origin(step=draft.step, root=found.root, where=found.where)
+        origin = Origin(step=draft.step, root=found.root, where=found.where, records=records)
+        self._recalling.note(origin, report.chained)
         self._tell(Sought(number=number, origin=origin, mathematics=draft.mathematics, why=report.why))
+
+    def _begun(self, number: int, report: Report, begun: Begun, records: int) -> None:
+        self._journal.write(OriginFound(step=0, root=begun.root, where=BEGINNING, size_bytes=0, seconds=report.seconds))
+        origin = Origin(step=0, root=begun.root, where=BEGINNING, records=records)
+        self._recalling.note(origin, report.chained)
+        self._tell(Sought(number=number, origin=origin, mathematics={}, why=report.why))
+
+    def _tell_damages(self, report: Report) -> None:
+        if report.chained is None:
+            return
+        for one in report.chained.damages:
+            self._passed(OriginPassedOver(step=one.step, where=LOGS, why=f"in the log of {one.member} {one.why}"))
+        if (beyond := report.chained.chain.beyond) is not None and report.found is not None:
+            through = report.found.draft.step + len(report.chained.records)
+            why = f"it is whole in none of them, though step {beyond} was begun: what came after it is computed again"
+            self._passed(OriginPassedOver(step=through, where=LOGS, why=why))
 
     # The end
 

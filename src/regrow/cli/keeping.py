@@ -21,6 +21,7 @@ from regrow.shell.vaulting import Place
 from regrow.state.chain import need_packages
 from regrow.state.stores import open_store
 
+_LOG_MB = 1024
 _GB, _MB = 10**9, 10**6
 
 
@@ -32,6 +33,8 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     paces_memory: bool = False
     """The copy in memory is on auto."""
     cadence: CadenceConfig = CadenceConfig()
+    log_bytes: int = 0
+    """Of the logs of an every-step job; 0: it is none."""
     shard_bytes: int = 256 * _MB
     patience_s: float = 120.0
     resumes: bool = False
@@ -42,7 +45,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def keeps(self) -> bool:
         """Does the state outlive the replicas?"""
-        return bool(self.places or self.memory_every or self.paces_memory)
+        return bool(self.places or self.memory_every or self.paces_memory or self.log_bytes)
 
 
 _DEFAULT = Keeping()
@@ -87,6 +90,17 @@ _OPTIONS = (
         "--mtbf",
         metavar="TIME",
         help="The mean time between losses of all replicas, e.g. 3h, for saves on auto. Default: by what is seen.",
+    ),
+    click.option(
+        "--every-step",
+        is_flag=True,
+        help="Log each committed step in this host's memory: with all replicas lost, none of them is computed again.",
+    ),
+    click.option(
+        "--log-mb",
+        type=click.IntRange(min=1),
+        metavar="MB",
+        help=f"Memory for these logs; half of it full, a newer copy of the state is made. Default: {_LOG_MB}.",
     ),
     click.option("--keep-last", type=click.IntRange(min=1), metavar="N", help="Remove all but the newest N checkpoints."),
     click.option(
@@ -169,6 +183,8 @@ def keep(
     memory_every: int | None,
     overhead: str | None,
     mtbf: str | None,
+    every_step: bool,
+    log_mb: int | None,
     keep_last: int | None,
     keep_every: int | None,
     keep_gb: float | None,
@@ -194,6 +210,8 @@ def keep(
     if checkpoint_delta:
         need_packages(f"--checkpoint-delta {checkpoint_delta}")
     lost = {open_store(url).url for url in local}
+    if log_mb is not None and not every_step:
+        raise ConfigError("--log-mb without --every-step: say that each committed step is to be logged with --every-step")
     places: list[Place] = []
     for number, url in enumerate(urls):
         every = intervals[number if len(intervals) > 1 else 0] if intervals else 0
@@ -226,6 +244,7 @@ def keep(
             overhead=_DEFAULT.cadence.overhead if overhead is None else share("--overhead", overhead),
             mtbf_s=None if mtbf is None else seconds("--mtbf", mtbf),
         ),
+        log_bytes=(log_mb or _LOG_MB) * _MB if every_step else 0,
         shard_bytes=shard_mb * _MB,
         patience_s=checkpoint_patience,
         resumes=resume is not None,

@@ -78,6 +78,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """It is on auto."""
     cadence: CadenceConfig = CadenceConfig()
     """What holds for all that is on auto."""
+    log_bytes: int = 0
+    """Of the logs of an every-step job; 0: it is none."""
     shard_bytes: int = 256_000_000
     patience_s: float = 120.0
     """A place gives a save up when nothing of it has become durable for so long."""
@@ -356,6 +358,7 @@ class Launcher:
             coordinator=None if self._plan.coordinator is None else str(self._plan.coordinator),
             checkpoints=tuple(place.url for place in self._plan.places),
             keeps=self._plan.membership.keeps,
+            every_step=self._plan.membership.logs,
         )
 
     def _enlist(self) -> Enlist:
@@ -378,6 +381,7 @@ class Launcher:
             vault="" if safe is None else safe.address,
             saves=() if safe is None else safe.saves,
             shard_bytes=self._plan.shard_bytes,
+            log_bytes=self._plan.log_bytes,
             data_from=DataFrom() if safe is None else safe.data_from,
             faults=self._plan.faults,
         )

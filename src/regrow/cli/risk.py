@@ -105,7 +105,7 @@ def _holders(
         reached=reached,
         step_s=max((pace for pace in paces if pace is not None), default=None),
         replicas=there,
-        copies=_copies(job, tail(run_dir.journal, "vault", _TAIL_BYTES)),
+        copies=_copies(job, tail(run_dir.journal, "vault", _TAIL_BYTES), reached),
         places=job.checkpoints,
         keeps=job.keeps,
         roster=roster,
@@ -141,9 +141,10 @@ def _commits(lines: list[Line]) -> Iterator[tuple[int, int]]:
             yield line.what.step, line.ns
 
 
-def _copies(job: JobFile, lines: list[Line]) -> tuple[Copy, ...]:
-    """The newest state in each tier, by the vault's journal. What a job began from lies in memory as well."""
-    newest: dict[str, int] = {}
+def _copies(job: JobFile, lines: list[Line], reached: int) -> tuple[Copy, ...]:
+    """The newest state in each tier, by the vault's journal. What a job began from lies in memory as well, and in an
+    every-step job so do the records of all that was committed since."""
+    newest: dict[str, int] = {MEMORY: 0} if job.every_step and reached else {}
     for line in lines:
         match line.what:
             case StateKept(step=step):
@@ -155,7 +156,11 @@ def _copies(job: JobFile, lines: list[Line]) -> tuple[Copy, ...]:
                 if where in job.checkpoints:
                     newest[where] = step
     return tuple(
-        Copy(where=where, step=newest[where], through=newest[where])
+        Copy(where=where, step=newest[where], through=reached if _is_logged(job, where) else newest[where])
         for where in (MEMORY, *job.checkpoints)
         if where in newest
     )
+
+
+def _is_logged(job: JobFile, where: str) -> bool:
+    return job.every_step and where == MEMORY

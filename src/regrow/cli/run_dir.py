@@ -50,6 +50,8 @@ class JobFile(msgspec.Struct, frozen=True, kw_only=True):
     """The places that its state is saved to, nearest first."""
     keeps: bool = False
     """Its state is saved, be it to this host's memory alone."""
+    every_step: bool = False
+    """Each committed step is in logs besides."""
 
 
 class ListeningFile(msgspec.Struct, frozen=True, kw_only=True):

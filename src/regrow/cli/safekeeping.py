@@ -78,7 +78,7 @@ class Safekeeping:
         task.add_done_callback(self._searches.discard)
 
     async def _seek(self, number: int, step: int | None) -> None:
-        sought = await self._custodian.seek(step)
+        sought = await self._custodian.seek(step, number)
         origin, done = sought.origin, self.finished
         self._report(
             StateSought(

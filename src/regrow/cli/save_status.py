@@ -1,6 +1,6 @@
 """Where a job's state is safe: the part of `regrow status` that is about saves."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -12,11 +12,24 @@ from regrow.cli.save_words import origin
 from regrow.cli.wording import span
 from regrow.core.chronicle import Chronicle
 from regrow.core.founding import Founding, founding
-from regrow.core.records import VaultStarted, WorkerStarted
+from regrow.core.records import Committed, Line, LogMeasured, VaultStarted, WorkerStarted
 from regrow.core.save_story import MEMORY, Tier
 from regrow.shell.journal import tail
 
 _TAIL_BYTES = 1 << 18
+
+
+class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """Of an every-step job: what no loss of replicas takes back."""
+
+    step: int | None
+    """So many committed steps are safe; None before the first."""
+    base: int | None
+    """The state that they follow; None: the job's own beginning."""
+    used_bytes: int
+    """Of all logs of the replicas that work, when they were measured last."""
+    made_bytes: int
+    limit_bytes: int
 
 
 class SaveStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +41,8 @@ class SaveStatus(msgspec.Struct, frozen=True, kw_only=True):
     """up, away (nothing is saved until it is back), or gone, with the job; None when nobody noted its start."""
     founding: Founding | None
     """The saved state that the job began from last."""
+    logs: LogStatus | None = None
+    """None but in an every-step job that runs."""
 
 
 def gather_saves(run_dir: RunDir, job: JobFile, is_launched: bool) -> SaveStatus | None:
@@ -37,10 +52,13 @@ def gather_saves(run_dir: RunDir, job: JobFile, is_launched: bool) -> SaveStatus
     agent = tail(run_dir.journal, "agent", _TAIL_BYTES)
     journals = {who: tail(run_dir.journal, who, _TAIL_BYTES) for who in ("vault", "coordinator")} | {"agent": agent}
     chronicle = Chronicle(journals)
-    if chronicle.taken:
-        # Those who loaded it: the newest life of each replica, as nobody asks for more.
+    workers: dict[str, list[Line]] = {}
+    if chronicle.taken or job.every_step:
+        # The newest life of each replica, as nobody asks for more.
         lives = {fact.member.replica: str(fact.member) for line in agent if isinstance(fact := line.what, WorkerStarted)}
-        chronicle = Chronicle({**journals, **{who: tail(run_dir.journal, who, _TAIL_BYTES) for who in lives.values()}})
+        workers = {who: tail(run_dir.journal, who, _TAIL_BYTES) for who in lives.values()}
+    if chronicle.taken:
+        chronicle = Chronicle({**journals, **workers})
     story = chronicle.saves.story(chronicle.ended)
     known = {tier.where: tier for tier in story.tiers} if story is not None else {}
     places = ((MEMORY,) if is_launched else ()) + job.checkpoints
@@ -49,6 +67,7 @@ def gather_saves(run_dir: RunDir, job: JobFile, is_launched: bool) -> SaveStatus
         tiers=tuple(known.get(where, _empty(where)) for where in places),
         vault=None if started is None else _vault(started, job, is_launched),
         founding=founding(chronicle, max(chronicle.taken)) if chronicle.taken else None,
+        logs=_logs(workers, known.get(MEMORY)) if job.every_step and is_launched else None,
     )
 
 
@@ -63,8 +82,37 @@ def tell_save_status(saves: SaveStatus, now_s: float) -> Iterator[str]:
             yield f"       {'':{width}}  {interval_words(tier.interval)}"
         if tier.trouble:
             yield f"       {'':{width}}  {tier.trouble}"
+    if saves.logs is not None:
+        yield _told(saves.logs)
     if saves.founding is not None:
         yield f"the job last began from {origin(saves.founding)}"
+
+
+def _logs(workers: Mapping[str, list[Line]], memory: Tier | None) -> LogStatus:
+    steps = [fact.step + 1 for lines in workers.values() for line in lines if isinstance(fact := line.what, Committed)]
+    measured = [
+        next((fact for line in reversed(lines) if isinstance(fact := line.what, LogMeasured)), None)
+        for lines in workers.values()
+    ]
+    found = [fact for fact in measured if fact is not None]
+    bases = [fact.base for fact in found if fact.base > 0]
+    if memory is not None and memory.step is not None:
+        bases.append(memory.step)
+    return LogStatus(
+        step=max(steps, default=None),
+        base=max(bases, default=None),
+        used_bytes=sum(fact.used_bytes for fact in found),
+        made_bytes=sum(fact.made_bytes for fact in found),
+        limit_bytes=sum(fact.limit_bytes for fact in found),
+    )
+
+
+def _told(logs: LogStatus) -> str:
+    if logs.step is None:
+        return "logs   nothing yet"
+    base = "the job's beginning" if logs.base is None else f"the state of step {logs.base}"
+    memory = f"{size(logs.made_bytes)} of {size(logs.limit_bytes)}" if logs.limit_bytes else "not measured yet"
+    return f"logs   the first {logs.step} steps are safe: {base} and what was committed since; {memory}"
 
 
 def _newest(tier: Tier, now_s: float) -> str:

@@ -73,6 +73,8 @@ def _served(founding: Founding, before: str = ": ") -> str:
         parts.append(f"{size(founding.size_bytes)} found in {span(founding.found_s)}")
     if founding.loaded_s is not None:
         parts.append(f"loaded in {span(founding.loaded_s)}")
+    if founding.replayed_s is not None:
+        parts.append(f"{plural(founding.records, 'step')} replayed in {span(founding.replayed_s)}")
     return before + ", ".join(parts) if parts else ""
 
 

@@ -19,6 +19,7 @@ from regrow.core.records import (
     LanePoisoned,
     Line,
     OriginTaken,
+    RecordsReplayed,
     ReplicaLost,
     RestartPlanned,
     RosterAdopted,
@@ -89,6 +90,7 @@ class Chronicle:
         self.taken: dict[Version, tuple[Line, OriginTaken]] = {}
         """Of the rosters by which the job was founded from a saved state."""
         self.recalled: dict[Version, list[StateRecalled]] = {}
+        self.replayed: dict[Version, list[RecordsReplayed]] = {}
         self.saves = Saves()
         self.first: Line | None = None
         self.last: Line | None = None
@@ -162,6 +164,8 @@ class Chronicle:
                 self.taken[version] = (line, line.what)
             case StateRecalled(version=version):
                 self.recalled.setdefault(version, []).append(line.what)
+            case RecordsReplayed(version=version):
+                self.replayed.setdefault(version, []).append(line.what)
             case JobEnded():
                 self.ended, self.end = line, line.what
 

@@ -26,6 +26,8 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     """Until it was found, and in memory."""
     loaded_s: float | None
     """Until the slowest founder held it."""
+    replayed_s: float | None = None
+    """Until the slowest founder had been through them."""
 
     @property
     def through(self) -> int:
@@ -54,4 +56,5 @@ def founding(chronicle: Chronicle, version: Version) -> Founding | None:
         size_bytes=max(sizes, default=None),
         found_s=founds[0].seconds if founds else None,
         loaded_s=max((fact.seconds for fact in recalled), default=None),
+        replayed_s=max((fact.seconds for fact in chronicle.replayed.get(version, [])), default=None),
     )

@@ -375,6 +375,53 @@ class OriginPassedOver(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class LogMeasured(_Fact, frozen=True, kw_only=True):
+    """A worker: so large is its log. Told when it has doubled, and when a saved state has made room."""
+
+    step: int
+    base: int
+    """The newest state that is whole, as far as it has heard; -1: none is."""
+    used_bytes: int
+    """By records that are still needed."""
+    made_bytes: int
+    limit_bytes: int
+
+
+class LogOutgrown(_Fact, frozen=True, kw_only=True):
+    """A worker: its log is full, no save is on its way that could make room, and so it goes beyond its limit."""
+
+    step: int
+    used_bytes: int
+    limit_bytes: int
+
+
+class BaseDue(_Fact, frozen=True, kw_only=True):
+    """A worker of an every-step job wishes a newer base."""
+
+    step: int
+    why: str
+
+
+class LogWaited(_Fact, frozen=True, kw_only=True):
+    """A worker: its training stood still until a save had made room in its log, or until its log was held."""
+
+    step: int
+    seconds: float
+    why: str
+
+
+class RecordsReplayed(_Fact, frozen=True, kw_only=True):
+    """A founder: it has been through the committed steps that follow its origin, and goes on at `through`."""
+
+    version: Version
+    """Of the roster that named the origin."""
+    step: int
+    through: int
+    size_bytes: int
+    seconds: float
+    """Since it held the origin."""
+
+
 class OriginTaken(_Fact, frozen=True, kw_only=True):
     """The coordinator: the job is founded from a saved state."""
 
@@ -479,6 +526,11 @@ Fact = (
     | SaveWaited
     | OriginFound
     | OriginPassedOver
+    | LogMeasured
+    | LogOutgrown
+    | BaseDue
+    | LogWaited
+    | RecordsReplayed
     | OriginTaken
     | StateRecalled
     | VaultStarted

@@ -11,7 +11,7 @@ class Costs(msgspec.Struct, frozen=True, kw_only=True):
     become whole, and a replay as long as the user's loop takes from one commit to the next step."""
 
     load_s: float
-    """Of a base into the live state."""
+    """Of a base into the live state, and all that comes before that when a job is founded."""
     replay_s: float
     """Of one record."""
     save_s: float

@@ -10,6 +10,7 @@ import msgspec
 from regrow.core.records import (
     IntervalChosen,
     Line,
+    LogWaited,
     OriginFound,
     OriginPassedOver,
     SaveDurable,
@@ -90,7 +91,7 @@ class Saves:
         self._intervals: dict[str, IntervalChosen] = {}
         self._voided: list[Setback] = []
         self._passed: list[Setback] = []
-        self._waited: list[SaveWaited] = []
+        self._waited: list[SaveWaited | LogWaited] = []
         self._vault: list[tuple[Line, VaultStarted | VaultEnded]] = []
 
     def hear(self, line: Line) -> None:
@@ -109,7 +110,7 @@ class Saves:
                 self.found.append((line, line.what))
             case IntervalChosen(where=where):
                 self._intervals[where] = line.what
-            case SaveWaited():
+            case SaveWaited() | LogWaited():
                 self._waited.append(line.what)
             case VaultStarted() | VaultEnded():
                 self._vault.append((line, line.what))

@@ -39,6 +39,8 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     """The intervals of saves, in steps."""
     shard_bytes: int = 256_000_000
     """Of the largest file of a checkpoint, unless one tensor is larger."""
+    log_bytes: int = 0
+    """Of the logs of all members of this host; 0: it is no every-step job."""
     data_from: DataFrom = DataFrom()
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
@@ -61,6 +63,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "VAULT": self.vault,
             _PREFIX + "SAVES": ",".join(map(str, self.saves)),
             _PREFIX + "SHARD_BYTES": str(self.shard_bytes),
+            _PREFIX + "LOG_BYTES": str(self.log_bytes),
             _PREFIX + "DATA_FROM": str(self.data_from),
             _PREFIX + "FAULTS": self.faults,
         }
@@ -87,6 +90,7 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 vault=environ.get(_PREFIX + "VAULT", ""),
                 saves=tuple(int(every) for every in environ.get(_PREFIX + "SAVES", "").split(",") if every),
                 shard_bytes=int(environ.get(_PREFIX + "SHARD_BYTES", "256000000")),
+                log_bytes=int(environ.get(_PREFIX + "LOG_BYTES", "0")),
                 data_from=DataFrom.parse(environ.get(_PREFIX + "DATA_FROM", "0:0")),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,

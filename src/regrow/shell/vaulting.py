@@ -3,7 +3,9 @@
 A worker's line begins with `Came`. It may tell what is `Foreseen`. For a save it says `Deposit`, copies its portion into the
 arena that it was `Lent`, and says `Deposited`; later the save is `Kept` or `Void`, and it tells what it `Paid` for it. Of a
 job's last save it may be asked for portions that are `Lacking`. When a tier on auto is `Due` it wishes a save. A founder
-asks to `Recall` the origin. Whatever is lost with a line is asked again on the next.
+asks to `Recall` the origin; in an every-step job it is `Shown` the logs that hold what was committed since. There a worker
+first brings its own log (`LogOpens`), and states nothing before that is held (`LogHeld`). Whatever is lost with a line is
+asked again on the next.
 """
 
 import msgspec
@@ -11,6 +13,7 @@ import msgspec
 from regrow.core.completion import Completion
 from regrow.core.draft import Draft
 from regrow.core.interval import CadenceConfig
+from regrow.core.listener import Record
 from regrow.core.origin import Origin
 from regrow.core.retention import Retention
 from regrow.core.roster import Version
@@ -57,6 +60,8 @@ class Setting(_Message, frozen=True, kw_only=True):
     incarnation: int = 0
     term: int = 0
     """Under which the vaults before this one saved; 0: none has opened yet, and the places say which one is next."""
+    begins: bool = True
+    """No state has been whole in memory yet: an every-step job may still begin from its own beginning."""
     faults: str = ""
     """For tests: see shell.faultpoint. The vault is the member "vault", and the first one's writers are "writer"."""
 
@@ -113,6 +118,12 @@ class Recall(_Message, frozen=True, kw_only=True):
 
     step: int
     root: str
+    records: int = 0
+    """So many are to be replayed onto it."""
+
+
+class LogOpens(_Message, frozen=True, kw_only=True):
+    """This worker's log comes with this message: have it held. Said on each line until it is."""
 
 
 # To a worker
@@ -158,11 +169,42 @@ class Lacking(_Message, frozen=True, kw_only=True):
     index: int
 
 
+class LogHeld(_Message, frozen=True, kw_only=True):
+    """The agent holds this worker's log open: it outlives the worker."""
+
+
+class Shown(_Message, frozen=True, kw_only=True):
+    """The log of this member comes with this message, to be read: pieces of the records to replay lie there."""
+
+    member: str
+
+
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes of a log."""
+
+    member: str
+    at: int
+    size_bytes: int
+
+
+class Whole(msgspec.Struct, frozen=True, kw_only=True):
+    """A committed record, and where it lies."""
+
+    record: Record
+    tail: Piece
+    """What is no bytes of a gradient."""
+    pieces: tuple[Piece, ...]
+    """In their order: together they are all of it."""
+
+
 class Recalled(_Message, frozen=True, kw_only=True):
     """The arena that holds the origin comes with this message. It stays as it is until a newer state is whole."""
 
-    draft: Draft
+    draft: Draft | None
+    """None, and no arena: the origin is what the script built."""
     root: str
+    records: tuple[Whole, ...] = ()
+    """In order; their logs were shown before."""
 
 
 class Unknown(_Message, frozen=True, kw_only=True):
@@ -181,6 +223,14 @@ class Seek(_Message, frozen=True, kw_only=True):
     """The answer has the same."""
     step: int | None = None
     """None: the newest state that is whole."""
+    term: int = 0
+    """That of whoever asks: what is brought from a place is older than everything that is logged under it."""
+
+
+class Holds(_Message, frozen=True, kw_only=True):
+    """The log of this member is held open."""
+
+    member: str
 
 
 class Hurry(_Message, frozen=True, kw_only=True):
@@ -235,6 +285,22 @@ class Renewed(_Message, frozen=True, kw_only=True):
     generation: int
 
 
+class LogOpened(_Message, frozen=True, kw_only=True):
+    """The log of this member comes with this message: hold it open, and say so."""
+
+    member: str
+
+
+class LogSpent(_Message, frozen=True, kw_only=True):
+    """Nobody writes to the log of this member any more, and nothing in it is needed: let it go."""
+
+    member: str
+
+
+class Based(_Message, frozen=True, kw_only=True):
+    """A state is whole in memory: from now on the job never begins from its own beginning."""
+
+
 MEMORY = -1
 """In place of a place's number."""
 
@@ -264,7 +330,7 @@ class Said(_Message, frozen=True, kw_only=True):
     is_routine: bool = False
 
 
-FromWorker = Came | Foreseen | Deposit | Deposited | Paid | Recall
-ToWorker = Lent | Waits | Kept | Due | Void | Lacking | Recalled | Unknown
-FromAgent = Seek | Hurry | Finish
-ToAgent = Opened | Unusable | Sought | Renewed | Held | Finished | Alive | Said
+FromWorker = Came | Foreseen | Deposit | Deposited | Paid | Recall | LogOpens
+ToWorker = Lent | Waits | Kept | Due | Void | Lacking | Recalled | Unknown | LogHeld | Shown
+FromAgent = Seek | Hurry | Holds | Finish
+ToAgent = Opened | Unusable | Sought | Renewed | LogOpened | LogSpent | Based | Held | Finished | Alive | Said

@@ -37,12 +37,15 @@ from regrow.shell.vaulting import (
     Deposited,
     Due,
     Foreseen,
+    FromWorker,
     Kept,
     Lacking,
     Lent,
+    LogHeld,
     Paid,
     Recall,
     Recalled,
+    Shown,
     ToWorker,
     Unknown,
     Void,
@@ -53,7 +56,9 @@ from regrow.state.tracked import Tracked
 from regrow.worker.drafting import Drafting, is_young, optimizers
 from regrow.worker.hold import Copy, Hold, Outcome, carried_out, copy_of
 from regrow.worker.loan import Loan, Mappings
+from regrow.worker.logbook import Logbook
 from regrow.worker.mapping import Mapping
+from regrow.worker.replaying import Replaying
 from regrow.worker.restoring import difference
 from regrow.worker.vault_line import VaultLine
 
@@ -91,8 +96,10 @@ class Depot:
         note: Callable[[Fact], None],
         again: Callable[[Urgency], None],
         due: Callable[[], None],
+        logbook: Logbook | None = None,
     ) -> None:
-        """`again` wishes a save anew, after one that is void; `due` does when the vault's clock says so."""
+        """`again` wishes a save anew, after one that is void; `due` does when the vault's clock says so. `logbook`: of an
+        every-step job."""
         self._me = me
         self._tracked = tracked
         self._drafting = drafting
@@ -102,7 +109,9 @@ class Depot:
         self._due = due
         self._toll = Toll()
         self._entries = 0
-        self._line = VaultLine(address, self._came, self._heard, self._lost)
+        self._logbook = logbook
+        self._replaying: Replaying | None = None
+        self._line = VaultLine(address, self._first, self._heard, self._lost)
         self._hold = Hold(self._before_step)
         self._mappings = Mappings()
         self._restless: set[str] = set()
@@ -116,17 +125,25 @@ class Depot:
         self._lent: tuple[_Key, Mapping | InfraError] | None = None
         """What the vault lends for this save; or why this worker cannot have it."""
         self._lacking: deque[Lacking] = deque()
-        self._answer: tuple[Recalled, int] | Unknown | None = None
+        self._answer: tuple[Recalled, int | None] | Unknown | None = None
+        self._shown: dict[str, int] = {}
+        """Logs that came before the answer, by member."""
         self._why_waiting = ""
         self._is_foreseen = False
 
     def open(self) -> None:
+        if self._logbook is not None:
+            self._logbook.open(lambda: self._unsettled is not None and self._line.number > 0)
         self._line.open()
 
     def close(self) -> None:
         self._hold.close()
         self._line.close()
         self._mappings.close()
+        if self._replaying is not None:
+            self._replaying.close()
+        if self._logbook is not None:
+            self._logbook.close()
 
     # Steps
 
@@ -144,6 +161,7 @@ class Depot:
     # Saving
 
     def save(self, work: Save) -> None:
+        begun_s = time.monotonic()
         self._wait()  # two saves without an optimizer's step in between
         self._toll.saves(work.step)
         layout = self._laid_out(work.step)
@@ -154,6 +172,8 @@ class Depot:
             self._save_last(work, layout)
         else:
             self._hold.begin(self._copy(work, layout, work.members.index(self._me)))
+        if self._logbook is not None:
+            self._logbook.expense.began_save(time.monotonic() - begun_s)
 
     def _laid_out(self, step: int) -> _Layout:
         plan, offsets, flat = self._drafting.planned(step, self._tracked)
@@ -272,6 +292,8 @@ class Depot:
             work = self._unsettled
         with self._stamp.aside(Phase.BUSY, "a save", _LONGEST_S):
             seconds = self._hold.wait()
+        if self._logbook is not None:
+            self._logbook.expense.waited(seconds)
         if seconds >= _TOLD_S and work is not None:
             why = self._why_waiting or "the copy was not done"
             self._note(SaveWaited(step=work.step, seconds=seconds, why=why))
@@ -282,8 +304,15 @@ class Depot:
     def recall(self, origin: Origin) -> int:
         """ConfigError when it is not the state of this script; StateError when it is not what it was said to be."""
         recalled, fd = self._asked(origin)
+        with self._changed:
+            self._replaying, self._shown = Replaying(recalled.records, self._shown), {}
+        if self._logbook is not None:
+            self._logbook.based(origin.step)
+        plan = recalled.draft
+        if plan is None or fd is None:
+            self._hold_to(origin)
+            return 0
         try:
-            plan = recalled.draft
             if (words := difference(plan.skeleton, self._tracked)) is not None:
                 raise ConfigError(f"the saved state of step {origin.step} ({origin.where}) is of something else: {words}")
             places = self._tracked.places(plan.skeleton)
@@ -300,8 +329,28 @@ class Depot:
         self._tracked.restore(plan.skeleton, places, origin.root, keeps=True)
         return plan.size_bytes
 
-    def _asked(self, origin: Origin) -> tuple[Recalled, int]:
-        ask, end_s = Recall(step=origin.step, root=origin.root), time.monotonic() + _AWAY_S
+    def _hold_to(self, origin: Origin) -> None:
+        """The job's own beginning: this script has built it, or something else."""
+        built = self._logbook.root if self._logbook is not None else self._tracked.fingerprint()
+        if built != origin.root:
+            raise ConfigError(
+                f"the script built a state with the root {built}, and the job began from one with {origin.root}: what it "
+                "begins from must not depend on anything but the seed"
+            )
+
+    @property
+    def replaying(self) -> Replaying:
+        """What follows the origin that was recalled last."""
+        assert self._replaying is not None, "recall() comes first"
+        return self._replaying
+
+    @property
+    def logbook(self) -> Logbook | None:
+        return self._logbook
+
+    def _asked(self, origin: Origin) -> tuple[Recalled, int | None]:
+        ask = Recall(step=origin.step, root=origin.root, records=origin.records)
+        end_s = time.monotonic() + _AWAY_S
         while True:
             number = self._line.wait(max(0.0, end_s - time.monotonic()))
             if not number:
@@ -328,14 +377,24 @@ class Depot:
 
     # The line's thread
 
-    def _came(self) -> Came:
+    def _first(self) -> list[tuple[FromWorker, int | None]]:
         with self._changed:
-            return Came(member=str(self._me), unsettled=-1 if self._unsettled is None else self._unsettled.step)
+            came = Came(member=str(self._me), unsettled=-1 if self._unsettled is None else self._unsettled.step)
+            self._let_go_of_logs()
+        return [(came, None), *(self._logbook.opening() if self._logbook is not None else [])]
 
     def _lost(self) -> None:
         with self._changed:
             self._is_foreseen = False  # the next vault may know of nothing yet
             self._changed.notify_all()
+        if self._logbook is not None:
+            self._logbook.wake()
+
+    def _let_go_of_logs(self) -> None:
+        """Of an answer that never came: it is asked for again."""
+        for fd in self._shown.values():
+            os.close(fd)
+        self._shown.clear()
 
     def _mapping(self, fd: int, size_bytes: int) -> Mapping | InfraError:
         """Of an arena. Why there is none is for the copy to say, which makes its save void: this thread must live on."""
@@ -364,15 +423,29 @@ class Depot:
                 case Lacking() if work is not None and (message.step, message.version) == (work.step, work.version):
                     self._lacking.append(message)
                 case Recalled():
-                    assert fd is not None, "an origin comes with its descriptor"
                     self._answer = message, fd
+                case Shown(member=member):
+                    assert fd is not None, "a log comes with its descriptor"
+                    self._shown[member] = fd
                 case Unknown():
                     self._answer = message
             self._changed.notify_all()
+        if self._logbook is not None:
+            self._tell_logbook(self._logbook, message)
         if is_due:
             self._due()
         if void is not None and void.urgency is not Urgency.LAST:
             self._again(void.urgency)
+
+    def _tell_logbook(self, logbook: Logbook, message: ToWorker) -> None:
+        match message:
+            case LogHeld():
+                logbook.held()
+            case Kept(step=step):
+                logbook.based(step)
+                logbook.wake()
+            case Void():
+                logbook.wake()
 
 
 def _mapped(lent: Mapping | InfraError) -> Mapping:

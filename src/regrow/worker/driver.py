@@ -28,9 +28,11 @@ from regrow.core.effects import (
     Hush,
     Leave,
     Load,
+    Log,
     Merge,
     Recall,
     Reduce,
+    Replay,
     Save,
     Serve,
     Snap,
@@ -54,6 +56,7 @@ from regrow.core.events import (
     Overran,
     Recalled,
     Reduced,
+    Reread,
     RosterPushed,
     SaveDue,
     SaveWished,
@@ -64,12 +67,14 @@ from regrow.core.events import (
 from regrow.core.lanes import Cell
 from regrow.core.listener import Record, part_of
 from regrow.core.messages import Part, Timed
+from regrow.core.origin import Origin
 from regrow.core.progress import Phase
 from regrow.core.records import (
     Fact,
     GroupsBroke,
     ListenerFed,
     ListenFailed,
+    RecordsReplayed,
     RosterAdopted,
     RosterReceived,
     SnapshotLoaded,
@@ -79,7 +84,7 @@ from regrow.core.records import (
     StateUnique,
 )
 from regrow.core.resolve import Manifest, Statement
-from regrow.core.roster import Roster
+from regrow.core.roster import Roster, Version
 from regrow.core.saves import Urgency
 from regrow.core.speeds import Gauge
 from regrow.shell.faultpoint import faultpoint
@@ -87,6 +92,7 @@ from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
 from regrow.state.record import summary
 from regrow.worker.audit import Audit
+from regrow.worker.expense import Expense
 from regrow.worker.link import Depot, Link
 from regrow.worker.partials import Partials
 from regrow.worker.replica import Replica
@@ -119,6 +125,10 @@ class Driver:
         self._link: Link | None = None
         self._depot: Depot | None = None
         self._gauge = Gauge()
+        self._replay: tuple[Version, Origin, float] | None = None
+        """Under which roster this founder has recalled what, and since when it replays what follows."""
+        self._committed_s = self._entered_s = 0.0
+        """When the last step was; 0: none was yet."""
         self._entered = 0
         """How many steps, in this process."""
         self._lock = threading.Lock()
@@ -221,6 +231,11 @@ class Driver:
 
     def enter(self) -> Turn | Reduce:
         """As advance, but stop where the step to enter is known: before its first lane, or its reduce."""
+        if self._replay is not None and self.attendance.step >= self._replay[1].through:
+            replay, self._replay = self._replay, None
+            self._arrived(*replay)
+        elif self._depot is not None and self._depot.logbook is not None:
+            self._measure(self._depot.logbook.expense)
         if self._entered < _YOUNG or self._entered % _MEASURED_EVERY == 0:
             self.replica.measure()
         self._entered += 1
@@ -229,6 +244,12 @@ class Driver:
             if isinstance(work, Compute | Commit | Leave | Reduce):
                 return work
             self._do(work)
+
+    def _measure(self, expense: Expense) -> None:
+        now_s = time.monotonic()
+        if self._entered_s and self._committed_s > self._entered_s:
+            expense.stepped(now_s - self._committed_s, now_s - self._entered_s)
+        self._entered_s = now_s
 
     def _next(self) -> Work:
         if not self._work.empty():
@@ -250,8 +271,12 @@ class Driver:
                 self._snap(work)
             case Save():
                 self._save(work)
+            case Log():
+                self._log(work)
             case Recall():
                 self.tell(self._recall(work))
+            case Replay(step=step):
+                self.tell(self._reread(step))
             case Load():
                 self.tell(self._load(work))
             case Exchange() | Fetch() | Serve() | Reduce() | Bound():
@@ -383,7 +408,38 @@ class Driver:
         self._note(
             StateRecalled(version=work.version, step=origin.step, digest=origin.root, size_bytes=size_bytes, seconds=seconds)
         )
+        if self.depot.logbook is not None:
+            self.depot.logbook.expense.loaded(seconds)
+        self._replay = (work.version, origin, time.monotonic()) if origin.records else None
         return Recalled(version=work.version)
+
+    def _log(self, work: Log) -> None:
+        self.stamp.enter(Phase.MERGE, work.record.step)
+        logbook = self.depot.logbook
+        assert logbook is not None, "nobody logs but in an every-step job"
+        logbook.write(work, self.partials.result)
+        self.stamp.enter(Phase.TURN)
+
+    def _reread(self, step: int) -> Event:
+        """Of the records that follow the origin, the next."""
+        faultpoint("replaying", step=step)
+        self.stamp.enter(Phase.HEAL, step)
+        heard = self.depot.replaying.read(step)
+        self.stamp.enter(Phase.TURN)
+        return Reread(heard=heard)
+
+    def _arrived(self, version: Version, origin: Origin, since_s: float) -> None:
+        """A founder has been through all that was committed after its origin."""
+        seconds = time.monotonic() - since_s
+        size_bytes = self.depot.replaying.size_bytes
+        self._note(
+            RecordsReplayed(
+                version=version, step=origin.step, through=origin.through, size_bytes=size_bytes, seconds=seconds
+            )
+        )
+        if self.depot.logbook is not None:
+            self.depot.logbook.expense.replayed(origin.records, seconds)
+        faultpoint("replayed", step=origin.through)
 
     def _load(self, work: Load) -> Event:
         faultpoint("load", step=work.step)
@@ -423,6 +479,7 @@ class Driver:
 
     def feed(self, commit: Commit, result: Gradient) -> None:
         """Before the user's code sees the result: it may do with it what it likes."""
+        self._committed_s = time.monotonic()
         if not commit.feeds:
             return
         record = Record(

@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -33,7 +34,9 @@ from regrow.worker.depot import Depot
 from regrow.worker.dismissal import Dismissal
 from regrow.worker.drafting import Drafting
 from regrow.worker.driver import Driver
+from regrow.worker.expense import Expense
 from regrow.worker.guard import Guard
+from regrow.worker.logbook import Logbook
 from regrow.worker.mesh import Mesh
 from regrow.worker.partials import Partials
 from regrow.worker.randomness import seed_everything
@@ -59,6 +62,7 @@ class Place:
         self.stamp = stamp
         self.journal = Journal(door.run_dir / "journal", str(door.member))
         self.session = Session(door, self.journal, stamp)
+        self.began_s = time.monotonic()
         self.endpoint: Endpoint = self.session.open()
 
 
@@ -211,7 +215,8 @@ class Job:
         me = self.place.door.member if self.place else ME
         initial = self._tracked.manifest() if self.place else ()
         saves = self.place.door.saves if self.place and self.place.door.vault else None
-        attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial, saves=saves)
+        logs = bool(saves is not None and self.place and self.place.door.log_bytes)
+        attendance = Attendance(me, lanes=self.lanes, steps=count, initial=initial, saves=saves, logs=logs)
         bucket_bytes = self.place.door.bucket_bytes if self.place else BUCKET_BYTES
         partials = Partials(trained, self.lanes, bucket_bytes)
         driver = Driver(attendance, replica, partials, audit, self._note, self._stamp)
@@ -245,19 +250,33 @@ class Job:
 
     def _furnish(self, place: Place, driver: Driver, contract: Contract) -> Depot:
         drafting = Drafting(place.door.shard_bytes, mathematics(contract.terms))
+        door = place.door
         depot = Depot(
-            place.door.vault,
-            place.door.member,
+            door.vault,
+            door.member,
             self._tracked,
             drafting,
             self._stamp,
             self._note,
             driver.save_again,
             driver.save_due,
+            self._make_logbook(place, driver) if door.log_bytes else None,
         )
         driver.keep(depot)
         depot.open()
         return depot
+
+    def _make_logbook(self, place: Place, driver: Driver) -> Logbook:
+        size_bytes = sum(tensor.nbytes for tensor in self._tracked.flatten().tensors)
+        return Logbook(
+            place.door.member,
+            self._tracked.fingerprint(),
+            place.door.log_bytes,
+            Expense(time.monotonic() - place.began_s, size_bytes),
+            self._stamp,
+            self._note,
+            driver.save_again,
+        )
 
     def _contract(self, count: int, data: Data) -> Contract:
         terms = {

@@ -14,6 +14,8 @@ from regrow.core.origin import Origin
 from regrow.core.roster import Version
 from regrow.state.snapshot import Snapshot
 from regrow.worker.healing import Received
+from regrow.worker.logbook import Logbook
+from regrow.worker.replaying import Replaying
 from regrow.worker.stripes import Place
 
 
@@ -49,3 +51,11 @@ class Depot(Protocol):
 
     def recall(self, origin: Origin) -> int:
         """Put the origin in the place of the state; its size in bytes. Blocks; Mismatch or StateError when it cannot be."""
+
+    @property
+    def replaying(self) -> Replaying:
+        """What was committed after it."""
+
+    @property
+    def logbook(self) -> Logbook | None:
+        """This worker's log; None but in an every-step job."""

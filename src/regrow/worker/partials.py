@@ -63,6 +63,13 @@ class Partials:
     def result_bytes(self) -> int:
         return self._layout.size_bytes
 
+    @property
+    def result(self) -> Gradient:
+        """What was reduced, and is not committed yet."""
+        if self._result is None:
+            raise Invariant("a result is to be logged, and there is none")
+        return self._result
+
     def begin_step(self, parameters: list[tuple[str, torch.Tensor]]) -> None:
         """These are trained from now on."""
         if len(parameters) == len(self.parameters) and all(

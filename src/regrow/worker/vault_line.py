@@ -9,13 +9,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from regrow.core.errors import PeerError, RegrowError
 from regrow.shell.backoff import Backoff
-from regrow.shell.vaulting import Came, FromWorker, Lent, Recalled, ToWorker
+from regrow.shell.vaulting import FromWorker, Lent, Recalled, Shown, ToWorker
 from regrow.wire.handover import Handover
 
 _SILENCE_S = 15.0
@@ -27,14 +27,14 @@ class VaultLine:
     def __init__(
         self,
         address: str,
-        came: Callable[[], Came],
+        first: Callable[[], Iterable[tuple[FromWorker, int | None]]],
         heard: Callable[[ToWorker, int | None], None],
         lost: Callable[[], None],
     ) -> None:
-        """`came` is what a line begins with; `heard` and `lost` are called on the line's thread. Whoever has heard owns the
-        descriptor, where one came along."""
+        """`first` is what a line begins with, with a descriptor where one goes along; `heard` and `lost` are called on the
+        line's thread. Whoever has heard owns the descriptor, where one came along."""
         self._address = address
-        self._came = came
+        self._first = first
         self._heard = heard
         self._lost = lost
         self._changed = threading.Condition()
@@ -130,13 +130,14 @@ class VaultLine:
         return Handover(sock, _SEND_S)
 
     def _converse(self, line: Handover) -> None:
-        line.send(msgspec.json.encode(self._came()))
+        for first, fd in self._first():
+            line.send(msgspec.json.encode(first), fd)
         self._line = line
         while not self._closing.is_set():
             payload = line.receive(None)
             assert payload is not None  # without a timeout it waits
             message = msgspec.json.decode(payload, type=ToWorker)
-            fd = line.take_fd() if isinstance(message, Lent | Recalled) else None
+            fd = line.take_fd() if _brings(message) else None
             self._heard_s = time.monotonic()
             self._heard(message, fd)
             if not self._number:
@@ -144,3 +145,8 @@ class VaultLine:
                     self._lines += 1
                     self._number = self._lines
                     self._changed.notify_all()
+
+
+def _brings(message: ToWorker) -> bool:
+    """A descriptor."""
+    return isinstance(message, Lent | Shown) or (isinstance(message, Recalled) and message.draft is not None)

@@ -1,0 +1,220 @@
+"""A worker's side of the log: its parts of each result, written before it says that it holds that (rules L1, L3 and L6).
+
+    training thread    write ──> the part is in the log ──> the row
+    regrow-log         ......... makes memory ready for the next parts
+    regrow-vault       ......... hears that the log is held, and that a state is whole: then older records make room
+
+Nobody is asked and nothing is sent for a step. Training waits for the log in two cases: once, until the agent holds it, and
+where it is full while a save that makes room is on its way.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+
+import torch
+
+from regrow.core.effects import Log
+from regrow.core.errors import InfraError
+from regrow.core.listener import part_of
+from regrow.core.log import Part
+from regrow.core.progress import Phase
+from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogWaited
+from regrow.core.renewal import renewal
+from regrow.core.roster import Member
+from regrow.core.saves import Urgency
+from regrow.shell.faultpoint import faultpoint
+from regrow.shell.stamp import Stamp
+from regrow.shell.vaulting import FromWorker, LogOpens
+from regrow.state.gradient import Gradient
+from regrow.state.log import Entry, placed
+from regrow.state.log_writer import LogWriter
+from regrow.state.memory import bytes_of
+from regrow.state.record import summary
+from regrow.worker.expense import Expense
+
+_AWAY_S = 30.0
+"""A log that nobody holds for so long is written all the same: whoever waits for it keeps the others waiting."""
+_LONGEST_S = 3600.0
+_AHEAD = 2
+"""Slots that are ready before they are needed."""
+_TOLD_S = 0.001
+
+
+class Logbook:
+    """Of one worker. `write` on the training thread, what the vault says on its line's."""
+
+    def __init__(
+        self,
+        me: Member,
+        root: str,
+        limit_bytes: int,
+        expense: Expense,
+        stamp: Stamp,
+        note: Callable[[Fact], None],
+        wish: Callable[[Urgency], None],
+    ) -> None:
+        """`root`: of the state as the script built it. `limit_bytes`: of the logs of all members of this host."""
+        self.root = root
+        self.expense = expense
+        self._writer = LogWriter.new(str(me), root)
+        self._limit_bytes = limit_bytes
+        self._stamp = stamp
+        self._note = note
+        self._wish = wish
+        self._is_saving: Callable[[], bool] = lambda: False
+        self._changed = threading.Condition()
+        """Guards what follows."""
+        self._is_held = False
+        self._is_late = False
+        """It was waited for in vain."""
+        self._base: int | None = None
+        """The newest state that is whole, as far as it was heard."""
+        self._is_outgrown = False
+        self._told: tuple[int | None, int] = (None, 0)
+        """The base and the size that were told last."""
+        self._is_ahead = True
+        """Nothing is asked of the thread."""
+        self._asked: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._make_ready, name="regrow-log", daemon=True)
+
+    def open(self, is_saving: Callable[[], bool]) -> None:
+        """`is_saving`: did this worker give its portion of a save that is not decided yet?"""
+        self._is_saving = is_saving
+        os.register_at_fork(after_in_child=self._writer.close)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._asked.put(None)
+        self._thread.join()
+
+    def write(self, work: Log, result: Gradient) -> None:
+        """Once this returns the parts lie in the log, whoever dies."""
+        step = work.record.step
+        faultpoint("logging", step=step)
+        self._wait_held(step)
+        tail, total_bytes = summary(result) if 0 in work.indices else b"", result.buffer.numel()
+        size_bytes = 0
+        for index in work.indices:
+            start, stop = part_of(total_bytes, index, work.count)
+            said = Part(record=work.record, stop=work.stop, index=index, count=work.count)
+            size_bytes += self._write(said, tail if index == 0 else b"", result.buffer[start:stop], start, total_bytes)
+        faultpoint("logged", step=step)
+        self._renew(step, work.count, total_bytes)
+
+    def _write(self, said: Part, tail: bytes, data: torch.Tensor, start: int, total_bytes: int) -> int:
+        host = data.cpu()  # itself, but for a GPU's
+        entry = Entry(
+            said=said,
+            total_bytes=total_bytes,
+            start=start,
+            part_bytes=host.numel(),
+            part_digest=bytes(16),
+            tail_bytes=len(tail),
+            tail_digest=bytes(16),
+        )
+        size_bytes, limit_bytes = placed(entry, 0).slot_bytes, self._limit_bytes // said.count
+        self._wait_room(said.record.step, size_bytes, limit_bytes)
+        self._writer.write(entry, tail, bytes_of(host))
+        if self._is_ahead and self._writer.count_free(size_bytes) < _AHEAD:
+            self._is_ahead = False
+            self._asked.put((size_bytes, limit_bytes))
+        return size_bytes
+
+    def _renew(self, step: int, count: int, total_bytes: int) -> None:
+        """A newer base is wished where the log is half full, or where it would save a founding time."""
+        limit_bytes, used_bytes = self._limit_bytes // count, self._writer.used_bytes
+        self._measure(step, used_bytes, limit_bytes)
+        base = self._base if self._base is not None else self._writer.oldest
+        costs = self.expense.costs(total_bytes)
+        if base is None or costs is None or self._is_saving():
+            return
+        if (why := renewal(step + 1 - base, costs, used_bytes, limit_bytes)) is not None:
+            self._note(BaseDue(step=step, why=why))
+            self._wish(Urgency.DUE)
+
+    def _measure(self, step: int, used_bytes: int, limit_bytes: int) -> None:
+        base, made_bytes = self._base, self._writer.made_bytes
+        if base == self._told[0] and made_bytes < 2 * self._told[1]:
+            return
+        self._told = base, made_bytes
+        self._note(
+            LogMeasured(
+                step=step,
+                base=-1 if base is None else base,
+                used_bytes=used_bytes,
+                made_bytes=made_bytes,
+                limit_bytes=limit_bytes,
+            )
+        )
+
+    # Waiting
+
+    def _wait_held(self, step: int) -> None:
+        if self._is_held or self._is_late:
+            return
+        begun_s = time.monotonic()
+        with self._stamp.aside(Phase.BUSY, "the log", _LONGEST_S), self._changed:
+            self._is_late = not self._changed.wait_for(lambda: self._is_held, _AWAY_S)
+        why = "no vault took it: what this worker logs dies with it" if self._is_late else "the agent did not hold it yet"
+        self._tell_wait(step, begun_s, why)
+
+    def _wait_room(self, step: int, size_bytes: int, limit_bytes: int) -> None:
+        if self._writer.has_room(size_bytes, limit_bytes):
+            self._is_outgrown = False
+            return
+        begun_s = time.monotonic()
+        with self._stamp.aside(Phase.BUSY, "the log", _LONGEST_S), self._changed:
+            while self._is_saving() and not self._writer.has_room(size_bytes, limit_bytes):
+                self._changed.wait(1.0)
+        self._tell_wait(step, begun_s, "the log was full, and a save on its way")
+        if not self._is_outgrown and not self._writer.has_room(size_bytes, limit_bytes):
+            self._is_outgrown = True
+            used_bytes = self._writer.used_bytes + size_bytes
+            self._note(LogOutgrown(step=step, used_bytes=used_bytes, limit_bytes=limit_bytes))
+
+    def _tell_wait(self, step: int, begun_s: float, why: str) -> None:
+        seconds = time.monotonic() - begun_s
+        if seconds >= _TOLD_S:
+            self._note(LogWaited(step=step, seconds=seconds, why=why))
+
+    # The line's thread
+
+    def opening(self) -> list[tuple[FromWorker, int | None]]:
+        """What a line begins with, until the log is held."""
+        return [] if self._is_held else [(LogOpens(), self._writer.fd)]
+
+    def held(self) -> None:
+        with self._changed:
+            self._is_held = True
+            self._changed.notify_all()
+
+    def based(self, step: int) -> None:
+        """The state of this step is whole in memory, or is what this job goes on from: older records are not needed."""
+        with self._changed:
+            if step < 0 or (self._base is not None and step <= self._base):
+                return
+            self._base = step
+            self._writer.free(step)
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """A save was decided, or the vault is lost: whoever waits for that looks again."""
+        with self._changed:
+            self._changed.notify_all()
+
+    # The thread that makes memory ready
+
+    def _make_ready(self) -> None:
+        while (asked := self._asked.get()) is not None:
+            size_bytes, limit_bytes = asked
+            try:
+                while self._writer.count_free(size_bytes) < _AHEAD and self._writer.has_room_made(size_bytes, limit_bytes):
+                    self._writer.grow(size_bytes)
+                if not self._writer.count_free(size_bytes):
+                    self._writer.empty(size_bytes)
+            except InfraError:
+                pass  # whoever needs the room says so
+            self._is_ahead = True
