@@ -182,7 +182,7 @@ def test_sigterm_to_every_process_stops_the_job_at_a_boundary(
             os.kill(pid, signal.SIGTERM)
     if not is_launcher_first:
         run.process.terminate()
-    assert run.wait() == 143, run.story()
+    assert run.wait() == 75, run.story()
     departed = {who: fact for who, fact in run.facts(Departed) if fact.fault is None}
     if is_launcher_first:
         prove_stopped(run, digests, {"r0.0", "r1.0"})

@@ -16,8 +16,9 @@ from regrow.faults.ordeal import Ordeal
 from regrow.faults.subject import Subject, digest_alone
 from regrow.shell.journal import read
 
-_ENDS = ((0, 0), (143, 130))
-"""The exit codes of a job and its coordinator: finished, and stopped by SIGTERM."""
+_ENDS = ((0, 0), (75, 130), (143, 130))
+"""The exit codes of a job and its coordinator: finished, and stopped by SIGTERM with a state that is safe, or before there
+was one."""
 _LATE = (1, 1)
 """A replica that is struck after its last step may leave what the script does there undone."""
 _BUG = "a bug in Regrow"
