@@ -215,6 +215,19 @@ def test_a_job_killed_whole_goes_on_elsewhere_with_other_replicas(
     assert {fact.step for _, fact in run.facts(StateRecalled)} == {newest}, run.story()
 
 
+def test_a_place_that_is_taken_on_the_users_word_serves_a_job_as_well(start: Start, place: Path, reference: str) -> None:
+    flags = ("--checkpoint", f"one-writer+file://{place}", "--checkpoint-every", str(EVERY))
+    first = start("--replicas", "2", *flags, script_args=PACED)
+    wait_for(lambda: len(first.facts(SaveDurable)) >= 2, "two durable saves")
+    first.kill()
+    wait_for(lambda: not first.processes(), "every process of the job to be gone")
+    newest = durable(place)[0]
+    run = start("--replicas", "3", "--resume", "latest", *flags)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=newest)
+    prove_saved(run, place, reference)
+
+
 LAUNCHER_DIES_AT = [
     *(f"writer:{point}" for point in ("save-manifest", "save-shard", "save-pointer", "save-done", "save-block")),
     *(f"vault:{point}" for point in ("vault-lend", "vault-whole", "vault-kept")),

@@ -25,13 +25,15 @@ def s3_url(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> str:
     return f"s3://{s3_service.BUCKET}/{secrets.token_hex(4)}"
 
 
-@pytest.fixture(params=["folder", "memory", "s3"])
+@pytest.fixture(params=["folder", "memory", "one-writer", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "folder":
             return str(tmp_path / "runs" / "store")
         case "memory":
             return f"memory://{secrets.token_hex(4)}"
+        case "one-writer":
+            return f"one-writer+file://{tmp_path}/runs/store"
     return str(request.getfixturevalue("s3_url"))
 
 

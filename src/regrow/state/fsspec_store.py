@@ -1,8 +1,9 @@
 """A store at a URL that fsspec reaches: s3:// (with regrow[s3]), and memory:// within one process.
 
 Reading and listing are fsspec's. Writing and removing are not, where they would show half a file, overwrite, or keep silent
-about what was not done: they are left to the `Means` of each protocol, and a protocol without such means is refused rather
-than trusted. Listings are never cached: whoever asks for the latest pointer must not be told of yesterday's.
+about what was not done: they are left to the `Means` of each protocol. One without such means is trusted on the user's word
+alone: one-writer+URL says that no two ever save there at once. Listings are never cached: whoever asks for the latest
+pointer must not be told of yesterday's.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
+from fsspec.core import url_to_fs  # type: ignore[import-untyped]
 from fsspec.implementations.memory import MemoryFileSystem  # type: ignore[import-untyped]
 
 from regrow.core.errors import ConfigError, InfraError, StateError
@@ -18,8 +20,11 @@ from regrow.shell.pacing import Pacer
 from regrow.state.store import names_in
 
 PATIENCE_S = 60.0
+ONE_WRITER = "one-writer+"
+"""Before a URL: only one job ever saves there at a time. A pointer is then created by looking first."""
 READ_BYTES = 16 << 20
 """At most so much in one request."""
+_WRITE_BYTES = 8 << 20
 
 
 class Means(Protocol):
@@ -54,10 +59,14 @@ def reach(url: str, patience_s: float = PATIENCE_S, pacer: Pacer | None = None) 
             if not place:
                 raise ConfigError(f"{url} names no bucket: write s3://BUCKET/FOLDER")
             means = _s3(url, patience_s, pacer)
+        case other if other.startswith(ONE_WRITER):
+            trusted = OneWriter(url[len(ONE_WRITER) :], pacer)
+            return FsspecStore(url.rstrip("/"), trusted.root, trusted, patience_s)
         case _:
             raise ConfigError(
                 f"{url}: of two that save at once only one may create a pointer, and regrow cannot be sure of that at "
-                f"{scheme}://; use s3://, or a folder (a mounted one, perhaps)"
+                f"{scheme}://; use s3://, or a folder (a mounted one, perhaps), or say {ONE_WRITER}{url} where you are sure "
+                "that no two will ever save there at once"
             )
     return FsspecStore(f"{scheme}://{place}", place, means, patience_s)
 
@@ -172,6 +181,62 @@ def _raise_if_unreachable(error: Exception) -> None:
         raise ConfigError(
             f"bucket {response['Error'].get('BucketName', '')} does not exist: create it, or correct the URL"
         ) from error
+
+
+class OneWriter:
+    """Any protocol of fsspec's, as it is. What a dead writer left half written is found by its digest, like any harm."""
+
+    errors: tuple[type[Exception], ...] = (OSError,)
+    _lock = threading.Lock()
+
+    def __init__(self, url: str, pacer: Pacer | None = None) -> None:
+        try:
+            self._fs, path = url_to_fs(url, skip_instance_cache=True, use_listings_cache=False)
+        except ImportError as error:
+            raise ConfigError(f"{url} needs a package: {error}") from error
+        except ValueError as error:
+            raise ConfigError(f"{url} cannot be reached: {error}") from error
+        self.root: str = path.strip("/")
+        self._top = "/" if path.startswith("/") else ""
+        self._pacer = pacer or Pacer()
+
+    def ask(self, method: str, *arguments: object, **options: object) -> Any:
+        self._fs.invalidate_cache()
+        common = {name: value for name, value in options.items() if name in ("start", "end", "detail")}
+        return self._call(method, *arguments, **common)
+
+    def put(self, place: str, views: list[memoryview]) -> None:
+        self._call("makedirs", place.rpartition("/")[0], exist_ok=True)
+        file = self._call("open", place, mode="wb")
+        with file:
+            for view in views:
+                for start in range(0, len(view), _WRITE_BYTES):
+                    piece = view[start : start + _WRITE_BYTES]
+                    self._pacer.wait(len(piece))
+                    faultpoint("save-block")
+                    file.write(piece)
+
+    def create(self, place: str, data: bytes) -> bool:
+        with self._lock:
+            if self.ask("exists", place):
+                return False
+            self.put(place, [memoryview(data)])
+            return True
+
+    def remove(self, place: str) -> None:
+        if self.ask("exists", place):
+            self._call("rm", place, recursive=True)
+
+    def _call(self, method: str, *arguments: object, **options: object) -> Any:
+        place, *rest = arguments
+        try:
+            return getattr(self._fs, method)(f"{self._top}{place}", *rest, **options)
+        except NotADirectoryError as error:
+            raise FileNotFoundError(str(error)) from error
+        except OSError:
+            raise
+        except Exception as error:  # the edge of a library: each raises what it likes
+            raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 class InMemory:
