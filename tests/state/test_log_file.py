@@ -48,7 +48,7 @@ def entry(step: int, index: int = 0, attempt: Version = V1, stop: bool = False) 
 
 def put(book: LogWriter, step: int, size_bytes: int = 10_000, index: int = 0, attempt: Version = V1) -> None:
     tail = tail_of(step) if index == 0 else b""
-    book.write(entry(step, index, attempt), tail, memoryview(part_of(step, index, size_bytes)))
+    book.write(entry(step, index, attempt), tail, memoryview(bytearray(part_of(step, index, size_bytes))))
 
 
 def steps(found: Reading) -> list[int]:
@@ -99,6 +99,25 @@ def test_what_was_written_is_read(book: LogWriter) -> None:
     assert [(held.entry.said.record.step, held.entry.said.index) for held in found.held] == [(3, 0), (4, 0), (4, 1)]
     assert found.held[0].entry.said.record == record(3, Version(1, 1))
     assert all(is_sound(book.fd, held) and holds_what_was_written(book.fd, held) for held in found.held)
+
+
+def test_large_parts_go_through_a_mapping_and_are_read_like_any(book: LogWriter) -> None:
+    sizes = (3_000_001, 2_500_000, 3_000_001, 2_999_999, 1_200_000)
+    for step, size_bytes in enumerate(sizes):
+        book.free(step - 2)
+        put(book, step, size_bytes=size_bytes)
+    book.free(len(sizes))
+    book.empty(8_000_000)
+    assert steps(read(book.fd)) == []
+    put(book, 7, size_bytes=2_000_000)
+    put(book, 8, size_bytes=2_400_000)
+    found = read(book.fd)
+    assert steps(found) == [7, 8]
+    assert all(is_sound(book.fd, held) and holds_what_was_written(book.fd, held) for held in found.held)
+    held = found.held[-1]
+    (byte,) = os.pread(book.fd, 1, held.part_at + 1_999_999)
+    os.pwrite(book.fd, bytes([byte ^ 8]), held.part_at + 1_999_999)
+    assert [is_sound(book.fd, each) for each in found.held] == [True, False]
 
 
 def test_what_is_given_up_makes_room_for_what_comes(book: LogWriter) -> None:

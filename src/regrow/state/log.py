@@ -11,6 +11,7 @@ copied here are taken for one.
 Who writes is `state.log_writer`. No torch here: the vault reads.
 """
 
+import ctypes
 import os
 import struct
 from collections.abc import Iterator
@@ -123,8 +124,14 @@ def erase(fd: int, slot_at: int) -> None:
     write(fd, bytes(_HEADING.size), slot_at + _HEADER_AT)
 
 
+def copy(mapped: memoryview, data: memoryview, at: int) -> None:
+    """Of a part, into a mapping: without the interpreter's lock."""
+    source, target = (ctypes.c_ubyte * 1).from_buffer(data), (ctypes.c_ubyte * 1).from_buffer(mapped, at)
+    ctypes.memmove(target, source, len(data))
+
+
 def write(fd: int, data: bytes | memoryview, at: int) -> None:
-    """Everything that is ever written to a log is written here."""
+    """Everything else that is ever written to a log is written here."""
     rest = memoryview(data)
     while len(rest):
         count = os.pwrite(fd, rest, at)

@@ -7,6 +7,7 @@ it ends: so others know when nobody writes there any more.
 
 import ctypes
 import fcntl
+import mmap
 import os
 import secrets
 import threading
@@ -19,6 +20,8 @@ from regrow.core.errors import InfraError
 from regrow.state import log
 from regrow.state.log import PAGE_BYTES, Entry, Head
 
+_MAPPED_BYTES = 1 << 20
+"""A slot of this size is written through a mapping: three times as fast, but there may not be tens of thousands of these."""
 _BLOCK_BYTES = 1 << 18
 """Digested while the cache still has it."""
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -93,6 +96,8 @@ class LogWriter:
         fcntl.lockf(fd, fcntl.LOCK_EX)
         log.write_head(fd, head)
         self._slots = _Slots()
+        self._mapped: dict[int, mmap.mmap] = {}
+        """Large slots, by their places."""
         self._size_bytes = PAGE_BYTES
         self._lock = threading.Lock()
         """Guards the slots."""
@@ -143,7 +148,7 @@ class LogWriter:
         log.erase(self.fd, slot.at)
         held = log.placed(entry, slot.at)
         log.write(self.fd, tail, held.tail_at)
-        digest = self._copied(part, held.part_at)
+        digest = self._copied(part, held.part_at, slot)
         held = msgspec.structs.replace(held, entry=msgspec.structs.replace(entry, part_digest=digest))
         log.write_entry(self.fd, self.head, held)
         return size_bytes
@@ -200,16 +205,22 @@ class LogWriter:
                 "more often (--memory-every)"
             ) from error
         if hollow is None:
+            if wanted >= _MAPPED_BYTES:  # its pages are at hand from here on
+                self._mapped[at] = mmap.mmap(self.fd, wanted, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=at)
             log.write_frame(self.fd, self.head, at, wanted)
             self._size_bytes = at + wanted
         with self._lock:
             self._slots.made(_Slot(at, wanted))
 
-    def _copied(self, part: memoryview, at: int) -> bytes:
-        hasher = xxhash.xxh3_128()
+    def _copied(self, part: memoryview, at: int, slot: _Slot) -> bytes:
+        hasher, mapped = xxhash.xxh3_128(), self._mapped.get(slot.at)
+        target = None if mapped is None else memoryview(mapped)[at - slot.at :]
         for start in range(0, len(part), _BLOCK_BYTES):
             block = part[start : start + _BLOCK_BYTES]
-            log.write(self.fd, block, at + start)
+            if target is None:
+                log.write(self.fd, block, at + start)
+            else:
+                log.copy(target, block, start)
             hasher.update(block)
         return hasher.digest()
 
