@@ -2,11 +2,11 @@
 
 import msgspec
 from test_attendance import DIGEST, V1, V2, A, B, Story, roster, stated
+from test_foundings import AGAIN, KEEPS, ORIGIN, SAVED_WITH, Office, founded, founding, seeks
 from test_membership import A as R0
 from test_membership import B as R1
 from test_membership import C as R2
 from test_membership import ends, join, rosters
-from test_origins import AGAIN, KEEPS, ORIGIN, SAVED_WITH, Office, founded, founding, seeks
 
 from regrow.core.ahead import Result
 from regrow.core.attendance import Attendance, Task

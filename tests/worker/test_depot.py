@@ -24,7 +24,7 @@ def test_an_arena_that_cannot_be_mapped_costs_its_save_and_no_other(tmp_path: Pa
     door, tracked = Door(), Tracked()
     again: SimpleQueue[Urgency] = SimpleQueue()
     tracked.add("model", torch.nn.Linear(4, 4))
-    depot = Depot(door.address, ME, tracked, Drafting(1 << 20), Stamp(), lambda fact: None, again.put)
+    depot = Depot(door.address, ME, tracked, Drafting(1 << 20), Stamp(), lambda fact: None, again.put, lambda: None)
     depot.open()
     end = door.accept()
     try:

@@ -83,7 +83,7 @@ def test_what_a_worker_cannot_bear_to_hear_costs_the_line_and_not_the_thread(
         if isinstance(message, Void):
             raise InfraError("there is no memory")
 
-    line = VaultLine(door.address, lambda: Came(member="r0.0"), hear, lambda: None)
+    line = VaultLine(door.address, lambda: [(Came(member="r0.0"), None)], hear, lambda: None)
     line.open()
     try:
         for number in (1, 2):

@@ -178,8 +178,11 @@ class LogWriter:
                     _libc.fallocate(self.fd, _PUNCH_HOLE, slot.at + PAGE_BYTES, slot.size_bytes - PAGE_BYTES)
 
     def close(self) -> None:
-        """What was written stays for as long as somebody else holds the file open."""
-        os.close(self.fd)
+        """What was written stays for as long as somebody else holds the file open. Again, it does nothing: a forked child
+        closes it as well, and the number may be another file's by then."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
     def _taken(self, size_bytes: int, step: int) -> _Slot:
         while (slot := self._take(size_bytes, step)) is None:
