@@ -164,6 +164,8 @@ class Scissors:
                 self.passed_bytes += len(data)
         if cuts:
             joiner.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+            with suppress(OSError):
+                joiner.shutdown(socket.SHUT_RD)  # wakes who listens to it here: until then it would not be closed
             self.has_cut.set()
         joiner.close()
         donor.close()
