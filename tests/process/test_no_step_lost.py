@@ -136,8 +136,10 @@ def is_stopped(pid: int) -> bool:
 
 @pytest.mark.parametrize("point", ["deposit", "depositing", "deposited"])
 def test_all_killed_while_they_save_lose_no_step(start: Start, reference: str, point: str) -> None:
-    faults = [part for name in ("r0", "r1", "r2") for part in ("--fault", f"{name}:{point}:step=8:SIGKILL")]
-    run = start("--replicas", "3", *EVEN, *EVERY_STEP, "--memory-every", "4", *faults)
+    fault = ("--fault", f"r0:{point}:step=8:SIGSTOP")
+    run = start("--replicas", "3", *EVEN, *EVERY_STEP, "--memory-every", "4", *fault)
+    wait_for(lambda: any(is_stopped(pid) for pid in live_pids(run)), "r0 in the middle of a save")
+    kill_together(live_pids(run))
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1, "r2": 1}))
     (taken,) = [fact for _, fact in run.facts(OriginTaken)]
