@@ -147,7 +147,8 @@ def test_killed_in_the_last_save(start: Start, place: Path, reference: str, who:
     """The others give the portion of the one that died."""
     fault = f"{who}:depositing:step={STEPS}:SIGKILL"
     run = start("--replicas", "3", "--checkpoint", str(place), "--fault", fault)
-    # One died after its last step, which is told, unless its word that it had left was lost with it.
+    # One died after its last step: 1. Now and then it is 0, presumably where its word that it had left was lost with it
+    # (README, Limits).
     assert run.wait() in (0, 1), run.story()
     prove_saved(run, place, reference)
 
