@@ -25,7 +25,9 @@ class Tmux:
         environ = {key: value for key, value in os.environ.items() if not key.startswith("TMUX")}
         shell = "env PS1='shell: ' bash --norc --noprofile"
         size = ["-x", str(columns), "-y", str(lines)]
-        command = ["tmux", "-S", self._socket, "-f", "/dev/null", "new-session", "-d", *size, shell]
+        # A job prints thousands of lines while a busy machine comes to the end of a test, and all of them are looked at.
+        history = ["start-server", ";", "set-option", "-g", "history-limit", "1000000", ";"]
+        command = ["tmux", "-S", self._socket, "-f", "/dev/null", *history, "new-session", "-d", *size, shell]
         subprocess.run(command, cwd=folder, env=environ, check=True, timeout=60)
 
     def __call__(self, *command: str) -> str:
