@@ -145,7 +145,21 @@ def test_a_terminal_that_was_stopped_gets_all_the_output_and_only_the_newest_fra
     assert desk.screen == [f"[r0] {number} {'.' * 60}" for number in range(3000)]
 
 
-def test_after_a_stop_the_view_begins_anew_below_what_the_shell_wrote(desk: Desk) -> None:
+def test_before_a_stop_the_view_is_gone_and_nothing_is_written_until_it_is_over(desk: Desk) -> None:
+    terminal = Terminal(desk.slave, desk.slave)
+    terminal.show(frame("step 1"))
+    desk.wait(["step 1"])
+    terminal.step_aside()
+    terminal.write(STDOUT, b"[r0] meanwhile\n")
+    terminal.show(frame("step 2"))
+    os.write(desk.slave, b"$ ls\n")
+    desk.wait(["$ ls"])
+    terminal.come_back()
+    desk.wait(["$ ls", "[r0] meanwhile", "step 2"])
+    terminal.close()
+
+
+def test_after_a_stop_unasked_the_view_begins_anew_below_what_the_shell_wrote(desk: Desk) -> None:
     terminal = Terminal(desk.slave, desk.slave)
     terminal.show(frame("step 1"))
     desk.wait(["step 1"])

@@ -88,8 +88,10 @@ def test_the_view_in_tmux(tmux: Tmux, tmp_path: Path) -> None:
     tmux.wait(r"1 of 200 restarts \| coordinator here\n")
     tmux.type("C-c")
     tmux.wait(r"the job was stopped: every member has left\nshell:")
-    (typed,) = (at for at, row in enumerate(tmux.scroll) if row.endswith("; fg"))
-    rows = tmux.scroll[typed + 2 : -1]  # after what the shell says to it, up to the prompt
+    scroll = tmux.scroll
+    typed = [at for at, row in enumerate(scroll) if row.rstrip().endswith("; fg")]
+    assert len(typed) == 1, f"what was typed is there once: {scroll}"
+    rows = scroll[typed[0] + 2 : -1]  # after what the shell says to it, up to the prompt
     assert rows and all(row.startswith(("[r", "regrow: ")) for row in rows), f"something of the view is left: {rows}"
-    steps = [int(found) for found in re.findall(r"^\[r\d\] step (\d+) is done$", "\n".join(tmux.scroll), re.MULTILINE)]
+    steps = [int(found) for found in re.findall(r"^\[r\d\] step (\d+) is done$", "\n".join(scroll), re.MULTILINE)]
     assert steps == list(range(len(steps))), "every line of the script is there once, in order"

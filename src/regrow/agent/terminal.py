@@ -63,6 +63,10 @@ class Terminal:
         """The screen was lost, or a frame failed: no more frames."""
         self._is_moved = False
         """Somebody else wrote to the screen: the region begins anew below that."""
+        self._is_aside = False
+        """Somebody else is about to write to the screen: nothing is written here meanwhile."""
+        self._is_clear = False
+        """The thread has taken the region away, and waits until it may come back."""
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="terminal", daemon=True)
         self._thread.start()
@@ -108,8 +112,22 @@ class Terminal:
             self._is_stale = True
             self._changed.notify()
 
+    def step_aside(self, within_s: float = 1.0) -> None:
+        """This process is about to be stopped, and the shell to write to the screen: the region is taken away, unless the
+        terminal takes nothing for so long, and nothing is written before `come_back`."""
+        with self._changed:
+            self._is_aside = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_clear, within_s)
+
+    def come_back(self) -> None:
+        with self._changed:
+            self._is_moved = not self._is_clear
+            self._is_aside, self._is_stale = False, True
+            self._changed.notify_all()
+
     def displaced(self) -> None:
-        """This process was stopped and continued: the shell has written to the screen."""
+        """This process was stopped unasked and continued: the shell may have written to the screen."""
         with self._changed:
             self._is_moved = True
 
@@ -127,8 +145,13 @@ class Terminal:
     def _run(self) -> None:
         while True:
             with self._changed:
-                while not (self._queue or self._is_stale or self._closing):
+                while not (self._queue or self._is_stale or self._closing or self._is_aside):
                     self._changed.wait()
+                is_aside = self._is_aside
+            if is_aside:
+                self._stand_aside()
+                continue
+            with self._changed:
                 if self._is_stale and self._region is None and self._frame is not None:
                     self._region = Region()
                 is_drawing = self._region is not None
@@ -148,7 +171,17 @@ class Terminal:
             with self._changed:
                 self._take_off(batch)
                 if is_drawing and frame is not None:
-                    self._changed.wait_for(lambda: self._closing, _PAUSE_S)
+                    self._changed.wait_for(lambda: self._closing or self._is_aside, _PAUSE_S)
+
+    def _stand_aside(self) -> None:
+        if self._region is not None:
+            screen = self._fds[STDERR]
+            self._write_out(screen, self._region.compose(b"", (), _size(screen)[0]))
+        with self._changed:
+            self._is_clear = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: not self._is_aside)
+            self._is_clear = False
 
     def _take_off(self, batch: list[tuple[int, bytes]]) -> None:
         for _, data in batch:

@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -245,7 +246,8 @@ class Launcher:
                 self._loop.remove_signal_handler(number)
             if view is not None:
                 view.close()
-                self._loop.remove_signal_handler(signal.SIGCONT)
+                for number in (signal.SIGTSTP, signal.SIGCONT):
+                    self._loop.remove_signal_handler(number)
             if not self._is_open and (self._line is not None or self._safe is not None):
                 self._undo()
         if completion is not None and not unsaved:
@@ -316,8 +318,19 @@ class Launcher:
             self._plan.is_coloured,
         )
         view.open()
+        self._loop.add_signal_handler(signal.SIGTSTP, self._suspend)
         self._loop.add_signal_handler(signal.SIGCONT, self._terminal.displaced)
         return view
+
+    def _suspend(self) -> None:
+        """Ctrl-Z: the view is gone before the shell writes, and comes back below that."""
+        self._terminal.step_aside()
+        for number in (signal.SIGTSTP, signal.SIGCONT):
+            self._loop.remove_signal_handler(number)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTSTP)  # to this thread: it has stopped when the call returns
+        self._loop.add_signal_handler(signal.SIGTSTP, self._suspend)
+        self._loop.add_signal_handler(signal.SIGCONT, self._terminal.displaced)
+        self._terminal.come_back()
 
     async def _begin(self) -> None:
         warming = asyncio.create_task(self._warm_up())
