@@ -83,7 +83,7 @@ def test_the_view_in_tmux(tmux: Tmux, tmp_path: Path) -> None:
     tmux.type("C-z")
     tmux.wait(r"(?s)Stopped.*\nshell:")
     tmux.type(f"kill -9 {pid[1]}; fg", "Enter")
-    tmux.wait(r"  r1.1 +\d+  lanes 4-7 ")
+    tmux.wait(r"  r1.1 +\d+  lanes? \d")  # how many depends on how fast it seemed
     tmux("resize-window", "-x", "110", "-y", "30")
     tmux.wait(r"1 of 200 restarts \| coordinator here\n")
     tmux.type("C-c")
