@@ -577,8 +577,11 @@ class Membership:
             return self._end("failed", self._strange_end(died))
         presence = self._present.pop(member, None)
         is_seated = self._sits(member) and not (presence is not None and presence.is_released)
-        # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
-        has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
+        # What it said of having left may be lost, with its connection or an earlier coordinator. A seated member's script
+        # ends with code 0 only past the last step, and its last stamp tells where it was.
+        is_past = is_seated and died.place is not None and died.place.is_past_the_end
+        has_left = presence is not None and presence.left is not None
+        has_left |= is_past or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
         # A joiner that is ended because its word of having entered is still on its way may turn out to have left.
         if has_left and not died.clean and not was_given_up:
