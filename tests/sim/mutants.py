@@ -194,6 +194,14 @@ class DistrustsCleanExits(Membership):
         return super()._died(msgspec.structs.replace(died, clean=died.clean and self._ending))
 
 
+class TrustsWordsAlone(Membership):
+    """Needs to have heard that a member has left, to know that it died after its last step."""
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        is_past = died.place is not None and died.place.is_past_the_end
+        return super()._died(msgspec.structs.replace(died, place=None) if is_past else died)
+
+
 class BlamesItsOwnKill(Membership):
     """Calls it a failure when a member that it ended itself turns out to have left before."""
 
@@ -794,6 +802,7 @@ MUTANTS: dict[str, Rules] = {
             EvictsTheLast,
             MournsTooEarly,
             DistrustsCleanExits,
+            TrustsWordsAlone,
             BlamesItsOwnKill,
             TakesTheDoomedForDead,
             ForgetsTheStop,

@@ -11,6 +11,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "EvictsTheLast": (251, 20, "outcome"),
     "MournsTooEarly": (730, 20, "outcome"),
     "DistrustsCleanExits": (18, 6, "outcome"),
+    "TrustsWordsAlone": (125, 20, "outcome"),
     "BlamesItsOwnKill": (2337, 20, "outcome"),
     "TakesTheDoomedForDead": (2265, 20, "outcome"),
     "ForgetsTheStop": (317, 20, "outcome"),

@@ -309,6 +309,8 @@ class Referee:
                     )
                 if not parted:
                     self.fail("outcome", f"{end.outcome}, but nobody saw the end")
+                if late := [p.name for p in parted if p.was_struck and p.member in self.seated]:
+                    self.fail("outcome", f"{end.outcome}, but {late[0]} was killed after its last step")
                 stopped_early = any(p.attendance.step < world.plan.steps for p in parted)
                 if end.outcome == "finished" and self.is_stop_durable:
                     self.fail("outcome", "finished, but the operator's stop was heard and made durable")
