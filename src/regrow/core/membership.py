@@ -99,7 +99,7 @@ from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
 from regrow.core.speeds import Speeds
-from regrow.core.staff import found
+from regrow.core.staff import Staff, found
 from regrow.core.suspicion import Suspicion
 from regrow.core.wishes import Limits, Wish, is_met, overtaken, refusal
 
@@ -956,21 +956,24 @@ class Membership:
 
     def _plan(self, roster: Roster, ready: list[Member], cause: str) -> list[MembershipEffect]:
         """A roster that is entered at a boundary, if anything is to change."""
-        seated, least = set(roster.members), self._config.min_replicas
+        seated = set(roster.members)
         staff = self.staff.cast(self._able((*seated, *ready)))
         # Where the job is to stop, the next boundary is everybody's last: nobody has to leave before.
-        dismissed = {member for member in seated if self._is_dismissed(member) and not self._stopping}
-        going = {member for member in seated if staff.goes(member.replica)} | dismissed
-        staying = {member.replica for member in (seated - going) | set(ready)}
-        if len(staying & set(staff.places)) < least:
-            going = dismissed  # what was wished waits until enough are here
-        if not seated - going:
-            going = set()  # somebody who holds the state stays: those who come are seated first
+        going = self._going(seated, ready, staff) if not self._stopping else set()
         if not (ready or going) and staff.places == self.staff.places:
             why = self._reconsider(roster)
             return self._make(seated, "speeds", why, base=roster) if why is not None else []
         told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
         return self._make((seated - going) | set(ready), cause, ", ".join(told) or "places have changed", base=roster)
+
+    def _going(self, seated: set[Member], ready: list[Member], staff: Staff) -> set[Member]:
+        """Those of them who leave as soon as a boundary passes."""
+        dismissed = {member for member in seated if self._is_dismissed(member)}
+        going = {member for member in seated if staff.goes(member.replica)} | dismissed
+        staying = {member.replica for member in (seated - going) | set(ready)}
+        if len(staying & set(staff.places)) < self._config.min_replicas:
+            going = dismissed  # what was wished waits until enough are here
+        return going if seated - going else set()  # somebody who holds the state stays: those who come are seated first
 
     def _reconsider(self, roster: Roster) -> str | None:
         """Why its lanes should be dealt anew; None when they are well dealt, or stay at home."""
