@@ -595,6 +595,17 @@ def test_one_that_was_left_out_says_nothing_of_the_end_by_its_last_stamp() -> No
     assert ends(later.sees_dead(C, clean=True)) == ["finished"]
 
 
+def test_a_job_that_is_founded_again_while_others_are_awaited_goes_on() -> None:
+    """All were killed past the end; a lease after its start a coordinator knows that nobody left well (seed 3910, 40 faults)."""
+    desk = Desk().founded()
+    desk.hears(Ending(member=A, step=9))
+    later = Desk(desk.saved, msgspec.structs.replace(CONFIG, keeps=True), desk.now)
+    later.waits(9, A, B, C)
+    for member in (A, B, C):
+        later._take(Died(now=later.now, member=member, how="was killed", clean=False, place=LEAVING, struck=True))
+    assert [e.member for e in later.waits(2) if isinstance(e, Start)] == [Member(replica, 1) for replica in REPLICAS]
+
+
 def test_clean_exits_tell_of_the_end_when_all_words_of_it_were_lost() -> None:
     """tests/sim/seeds.py: DistrustsCleanExits."""
     desk = Desk().founded().restarted()

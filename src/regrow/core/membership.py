@@ -691,6 +691,8 @@ class Membership:
             effects += self._issue("complaint", "a group broke, and every member lives")
         if self._parted_s is not None and now - self._parted_s > self._config.grace_s:
             effects += self._issue("parted", "not everybody has gone on without those who left")
+        if self._over or self.roster is None:
+            return effects  # nobody was left for a roster
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
         effects += self._stop_in_time(now)
