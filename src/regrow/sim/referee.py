@@ -244,9 +244,9 @@ class Referee:
         return process.parted is not None and process.parted.startswith("well")
 
     def _has_handed_over(self, process: "Process") -> bool:
-        """It cannot say whether the others went on without it, and none of them is left."""
-        handed = process.attendance.handed
-        return bool(handed) and not any(self._world.agent.processes[member].alive for member in handed)
+        """It cannot say whether the others went on without it, and none of them is left: whoever was left out does not count."""
+        handed, processes = process.attendance.handed, self._world.agent.processes
+        return bool(handed) and not any(processes[member].alive and member not in self._left_out for member in handed)
 
     def committed(self, process: "Process", commit: Commit, is_alone: bool) -> None:
         plan = self._world.plan
