@@ -596,7 +596,7 @@ def test_one_that_was_left_out_says_nothing_of_the_end_by_its_last_stamp() -> No
 
 
 def test_a_job_that_is_founded_again_while_others_are_awaited_goes_on() -> None:
-    """All were killed past the end; a lease after its start a coordinator knows that nobody left well (seed 3910, 40 faults)."""
+    """All were killed past the end; a lease after its start a coordinator knows that nobody left well (seed 3910)."""
     desk = Desk().founded()
     desk.hears(Ending(member=A, step=9))
     later = Desk(desk.saved, msgspec.structs.replace(CONFIG, keeps=True), desk.now)

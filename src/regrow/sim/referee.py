@@ -244,7 +244,7 @@ class Referee:
         return process.parted is not None and process.parted.startswith("well")
 
     def _has_handed_over(self, process: "Process") -> bool:
-        """It cannot say whether the others went on without it, and none of them is left: whoever was left out does not count."""
+        """It cannot say whether the others went on without it, and none of them is left, or all were left out."""
         handed, processes = process.attendance.handed, self._world.agent.processes
         return bool(handed) and not any(processes[member].alive and member not in self._left_out for member in handed)
 
