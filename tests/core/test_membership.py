@@ -1,6 +1,7 @@
 """The coordinator's machine: events in, effects equal."""
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -52,6 +53,7 @@ from regrow.core.messages import (
     StatelessFound,
     Stop,
 )
+from regrow.core.progress import Phase, Place
 from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version
 from regrow.core.wishes import Wish
 
@@ -93,8 +95,8 @@ class Desk:
     def hears(self, *messages: FromMember) -> list[MembershipEffect]:
         return [effect for message in messages for effect in self._take(Heard(now=self.now, message=message))]
 
-    def sees_dead(self, member: Member, clean: bool = False) -> list[MembershipEffect]:
-        return self._take(Died(now=self.now, member=member, how="was killed", clean=clean))
+    def sees_dead(self, member: Member, clean: bool = False, place: Place | None = None) -> list[MembershipEffect]:
+        return self._take(Died(now=self.now, member=member, how="was killed", clean=clean, place=place))
 
     def sees_hung(self, member: Member) -> list[MembershipEffect]:
         return self._take(Hung(now=self.now, member=member, why="hangs in step 3"))
@@ -562,6 +564,46 @@ def test_all_leave_all_exit_the_job_is_finished() -> None:
     assert desk.sees_dead(A, clean=True) == []
     desk.sees_dead(B, clean=True)
     assert ends(desk.sees_dead(C, clean=True)) == ["finished"]
+
+
+LEAVING = Place(step=9, lane=None, phase=Phase.LEAVING.value)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_death_past_the_end_is_told_though_the_word_of_it_was_lost(is_restarted: bool) -> None:
+    """Its last stamp tells, whatever became of its connection or of the coordinator that heard it."""
+    desk = Desk().founded()
+    desk.hears(*(Ending(member=m, step=9) for m in (A, B, C)))
+    if is_restarted:
+        desk.hears(*(Left(member=m, version=V1, step=9) for m in (A, B, C)))
+        desk = desk.restarted()
+    desk.sees_dead(A, place=LEAVING)
+    desk.sees_dead(B, clean=True, place=LEAVING)
+    (end,) = [effect for effect in desk.sees_dead(C, clean=True, place=LEAVING) if isinstance(effect, End)]
+    assert (end.outcome, end.why) == ("failed", f"{A} was killed after its last step")
+
+
+def test_one_that_was_left_out_says_nothing_of_the_end_by_its_last_stamp() -> None:
+    """It is told again to a coordinator that came back, of a job that was founded anew since."""
+    desk = Desk().founded()
+    desk.hears(Ending(member=A, step=9))
+    desk.sees_dead(A)
+    (made,) = rosters(desk.sees_dead(B))
+    assert made.members == (C,)
+    later = desk.restarted()
+    assert ends(later.sees_dead(A, place=LEAVING)) == []
+    assert ends(later.sees_dead(C, clean=True)) == ["finished"]
+
+
+def test_a_job_that_is_founded_again_while_others_are_awaited_goes_on() -> None:
+    """All were killed past the end; a lease after its start a coordinator knows that nobody left well (seed 3910)."""
+    desk = Desk().founded()
+    desk.hears(Ending(member=A, step=9))
+    later = Desk(desk.saved, msgspec.structs.replace(CONFIG, keeps=True), desk.now)
+    later.waits(9, A, B, C)
+    for member in (A, B, C):
+        later._take(Died(now=later.now, member=member, how="was killed", clean=False, place=LEAVING, struck=True))
+    assert [e.member for e in later.waits(2) if isinstance(e, Start)] == [Member(replica, 1) for replica in REPLICAS]
 
 
 def test_clean_exits_tell_of_the_end_when_all_words_of_it_were_lost() -> None:

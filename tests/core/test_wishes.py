@@ -6,7 +6,7 @@ from test_membership import CONFIG, A, B, C, Desk, join, rosters
 
 from regrow.core.membership_effects import Kill, MembershipEffect, Persist, Send, Start, WishTold
 from regrow.core.membership_events import StopRequested, Ticked, WishCame
-from regrow.core.messages import CaughtUp, Dismissed, Ending, Entered, Listen, Released, Stop
+from regrow.core.messages import CaughtUp, Complain, Dismissed, Ending, Entered, Listen, Released, Stop
 from regrow.core.resolve import Resolution, Stateless, Statement, resolve
 from regrow.core.roster import Endpoint, Member, Roster, Seat, Version
 from regrow.core.staff import found
@@ -274,6 +274,21 @@ def test_whoever_is_told_to_end_while_the_job_stops_stops_with_it() -> None:
     job = desk()
     job._take(StopRequested(now=job.now))
     assert not rosters(dismissed(job, B))
+
+
+def test_whoever_was_to_leave_stops_with_a_job_that_stops_before_it_could() -> None:
+    """All were told to end, so nobody could leave yet; when they stop together nobody has to (seed 101, 40 faults)."""
+    job = desk(spares=1)
+    job.hears(join(D))
+    job.hears(Complain(member=A, version=job.machine.version, why="a reset line"))
+    asks(job, kind="leave", replica="r0")
+    dismissed(job, A, B, C)
+    job.waits(2, A, B, C, D)
+    enter(job)
+    before = job.machine.version
+    job._take(StopRequested(now=job.now))
+    job.sees_dead(D)
+    assert job.machine.version == before
 
 
 def test_the_last_that_is_told_to_end_waits_for_another_while_there_is_time() -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from coordinators import Coordinator
-from runs import DEADLINE_S, EVEN, LANES, REGROW, Run, wait_for
+from runs import DEADLINE_S, EVEN, LANES, REGROW, Run, phase, wait_for
 
 from regrow.cli.run_dir import RunDir
 from regrow.cli.why import gather
-from regrow.core.records import Departed, LaneComputed, RosterMade, WishNoted, WorkerDismissed
+from regrow.core.progress import Phase
+from regrow.core.records import Departed, LaneComputed, RosterMade, WishNoted, WorkerDismissed, WorkerExited
 
 pytestmark = pytest.mark.process
 
@@ -81,8 +82,11 @@ def test_a_replica_leaves_and_nothing_is_computed_again(start: Callable[..., Run
 
 
 def test_a_job_is_scaled_up_and_down(start: Callable[..., Run], digests: list[str]) -> None:
-    run = start("--replicas", "3", script_args=SLOW)
+    run = start("--replicas", "3", "--min-replicas", "2", "--max-replicas", "6", script_args=SLOW)
     under_way(run)
+    for replicas, flag in ((7, "--max-replicas 6"), (1, "--min-replicas 2")):
+        refused = asks(run, "scale", "--replicas", str(replicas))
+        assert refused.returncode == 1 and flag in refused.stderr, refused.stderr
     holds(run, "scale", "--replicas", "6")
     assert working(run) == {f"r{number}.0" for number in range(6)}
     holds(run, "scale", "--replicas", "2")
@@ -161,6 +165,45 @@ def test_a_worker_that_is_told_to_end_hands_over_and_comes_back(start: Callable[
     prove_elastic(run, digests, at_the_end=3)
     prove_nothing_computed_again(run)
     assert [str(fact.member) for _, fact in run.facts(WorkerDismissed)] == ["r1.0"]
+
+
+@pytest.mark.parametrize("point", ["switched", "boundary:nth=2", pytest.param("reduced:nth=2", marks=pytest.mark.matrix)])
+def test_a_shadow_is_killed_at_every_point(point: str, start: Callable[..., Run], digests: list[str]) -> None:
+    """As it is seated, and in the collectives that it takes part in: the others go on with what they have."""
+    run = start("--replicas", "2", *EVEN, "--spares", "1", "--shadow", "--fault", f"r2:{point}:SIGKILL", script_args=SLOW)
+    wait_for(lambda: run.facts(WorkerExited), "the shadow to be struck")
+    wait_for(lambda: seated(run) == {"r0.0", "r1.0", "r2.1"}, "another shadow to be in step")
+    assert working(run) == {"r0.0", "r1.0"}
+    prove_elastic(run, digests, at_the_end=3, failures=1)
+    prove_nothing_computed_again(run)
+
+
+@pytest.mark.parametrize(
+    ("point", "flags"),
+    [
+        ("audit", ()),
+        ("resolve", ("--shadow",)),
+        pytest.param("load", (), marks=pytest.mark.matrix),
+        pytest.param("switched", (), marks=pytest.mark.matrix),
+        pytest.param("form:nth=2", ("--shadow",), marks=pytest.mark.matrix),
+    ],
+)
+def test_a_spare_is_killed_as_it_takes_over(
+    point: str, flags: tuple[str, ...], start: Callable[..., Run], digests: list[str]
+) -> None:
+    """Whoever of the two is back first works; the other is the spare."""
+    run = start("--replicas", "3", *EVEN, "--spares", "1", *flags, "--fault", f"r3:{point}:SIGKILL", script_args=SLOW)
+    under_way(run)
+    if flags:
+        wait_for(lambda: run.committed("r3.0") >= 2, "the shadow to be in step")
+    else:
+        wait_for(lambda: phase(run.pids()["r3.0"]) is Phase.WAIT, "the spare to be parked")
+    os.kill(run.pids()["r1.0"], signal.SIGKILL)
+    wait_for(lambda: len(run.facts(WorkerExited)) == 2, "both to be dead")
+    wait_for(lambda: working(run) in ({"r0.0", "r2.0", "r1.1"}, {"r0.0", "r2.0", "r3.1"}), "one of them to have lanes")
+    if flags:
+        wait_for(lambda: len(seated(run)) == 4, "the other to be in step")
+    prove_elastic(run, digests, at_the_end=4 if flags else 3, failures=2)
 
 
 @pytest.mark.parametrize("flags", [(), ("--shadow",)], ids=["parked", "shadow"])

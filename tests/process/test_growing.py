@@ -45,7 +45,9 @@ LISTENERS = [
     Attack("a joiner, in its first lane", ("r1.1:lane:SIGKILL",), "r1"),
     Attack("a joiner, at its first boundary", ("r1.1:boundary:SIGKILL",), "r1"),
     Attack("a member that has copied its state", ("*:snapped:SIGKILL",), "*"),
+    Attack("a donor that has offered", ("*:offered:SIGKILL",), "*", 4),
     Attack("a donor, half way", ("*:serving:SIGKILL",), "*"),
+    Attack("a donor that has declared what it holds", ("*:declared:SIGKILL",), "*", 4),
     # With two left after it nobody has to be waited for.
     Attack("a member that a listener has just come to", ("*:attached:SIGKILL",), "*", 4),
     Attack("a member in the middle of its part of a record", ("*:feeding:SIGKILL",), "*", 4),
@@ -110,6 +112,34 @@ def test_a_joiner_that_replays_too_slowly_is_waited_for(start: Callable[..., Run
     assert run.facts(SnapshotLoaded, "r1.1"), run.story()
     (why,) = (fact.why for _, fact in run.facts(RosterMade) if "cannot keep up" in fact.why)
     assert "bytes of records wait to be replayed" in why, run.story()
+
+
+def test_a_joiner_that_cannot_keep_up_while_the_coordinator_is_away(
+    start: Callable[..., Run], tmp_path: Path, digests: list[str]
+) -> None:
+    """Nobody counts on it yet, more comes than it has room for, and nobody hears so: it tells the next coordinator."""
+    coordinator = Coordinator(tmp_path)
+    slow = ("--steps", "400", "--pace", "0.05", "--dawdle")
+    try:
+        coordinator.start()
+        flags = ("--replicas", "3", *EVEN, "--join-queue-mb", "0.01", "--fault", LOST, "--fault", "r1.1:load:SIGSTOP")
+        run = start(*flags, *coordinator.arguments, script_args=slow, run_dir=coordinator.run_dir)
+        pid = wait_stopped(run, "r1.1")
+        coordinator.kill()
+        os.kill(pid, signal.SIGCONT)
+        wait_for(lambda: run.facts(ListenFailed, "r1.1"), "it to have no room left")
+        assert not run.facts(RosterAdopted, "r1.1"), run.story()
+        coordinator.start()
+        wait_for(lambda: run.facts(StateFetched, "r1.1"), "the joiner to be healed")
+        (run.folder / "hurry").touch()
+        assert run.wait() == 0, run.story()
+        assert run.digests() == [digests[400]] * 3, run.story()
+        check = run.check()
+        assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{run.story()}"
+        (why,) = (fact.why for _, fact in run.facts(RosterMade) if "cannot keep up" in fact.why)
+        assert "bytes of records wait to be replayed; the others wait" in why, run.story()
+    finally:
+        coordinator.end()
 
 
 @pytest.mark.parametrize("moment", ["persist:roster=3", "persisted:roster=3", "made:roster=3", "push:roster=3"])

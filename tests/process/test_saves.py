@@ -26,6 +26,7 @@ from regrow.core.records import (
     StateRecalled,
     VaultEnded,
     VaultStarted,
+    WorkerExited,
 )
 from regrow.state.archive import Archive
 from regrow.state.stores import open_store
@@ -147,10 +148,34 @@ def test_killed_in_the_last_save(start: Start, place: Path, reference: str, who:
     """The others give the portion of the one that died."""
     fault = f"{who}:depositing:step={STEPS}:SIGKILL"
     run = start("--replicas", "3", "--checkpoint", str(place), "--fault", fault)
-    # One died after its last step: 1. Now and then it is 0, presumably where its word that it had left was lost with it
-    # (README, Limits).
-    assert run.wait() in (0, 1), run.story()
+    prove_late(run, who)
     prove_saved(run, place, reference)
+
+
+def prove_late(run: Run, who: str) -> None:
+    assert run.wait() == 1, run.story()
+    assert f"{who}.0 killed by SIGKILL after its last step" in run.output, run.story()
+
+
+def test_killed_in_the_last_save_while_nobody_hears_that_it_had_left(
+    start: Start, place: Path, reference: str, tmp_path: Path
+) -> None:
+    """The coordinator is away from the farewell on; the dead one's last stamp tells it all the same."""
+    coordinator = Coordinator(tmp_path)
+    faults = ("--fault", "r0:farewell:SIGSTOP", "--fault", f"r0:depositing:step={STEPS}:SIGKILL", "--hang-factor", "0")
+    try:
+        coordinator.start()
+        flags = ("--replicas", "3", "--checkpoint", str(place), *faults, *coordinator.arguments)
+        run = start(*flags, run_dir=coordinator.run_dir)
+        wait_for(lambda: "r0.0" in run.pids() and is_stopped(run.pids()["r0.0"]), "r0 to be stopped at the farewell")
+        coordinator.kill()
+        os.kill(run.pids()["r0.0"], signal.SIGCONT)
+        wait_for(lambda: len(run.facts(WorkerExited)) == 3, "one to be killed, and the others to leave by themselves")
+        coordinator.start()
+        prove_late(run, "r0")
+        prove_saved(run, place, reference)
+    finally:
+        coordinator.end()
 
 
 def test_all_killed_in_the_last_save(start: Start, place: Path, reference: str) -> None:

@@ -119,6 +119,16 @@ def test_what_was_long_ago_is_forgotten_and_what_was_cut_short_never_learned(pag
     assert [one(1.0) for _ in range(64)][-1] == 1.0
 
 
+def test_past_the_end_is_past_the_end_whatever_is_done_aside(page) -> None:
+    stamp = Stamp(page.fd)
+    stamp.enter(Phase.LEAVING, 9)
+    assert page.read().place.is_past_the_end
+    with stamp.aside(Phase.BUSY, "an evaluation", at_most_s=60.0):
+        assert page.read().place.is_past_the_end
+    stamp.enter(Phase.BOUND, 9)
+    assert not page.read().place.is_past_the_end
+
+
 def test_what_is_done_aside_does_not_count_as_part_of_the_phase(page, monkeypatch) -> None:
     clock = _Clock(monkeypatch)
     stamp = Stamp(page.fd)

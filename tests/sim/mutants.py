@@ -188,10 +188,23 @@ class MournsTooEarly(Membership):
 
 
 class DistrustsCleanExits(Membership):
-    """Needs to have heard of the end to believe an exit code."""
+    """Needs to have heard of the end to believe an exit code, or a last stamp."""
 
     def _died(self, died: Died) -> list[MembershipEffect]:
+        died = _unstamped(died)
         return super()._died(msgspec.structs.replace(died, clean=died.clean and self._ending))
+
+
+class TrustsWordsAlone(Membership):
+    """Needs to have heard that a member has left, to know that it died after its last step."""
+
+    def _died(self, died: Died) -> list[MembershipEffect]:
+        return super()._died(_unstamped(died))
+
+
+def _unstamped(died: Died) -> Died:
+    is_past = died.place is not None and died.place.is_past_the_end
+    return msgspec.structs.replace(died, place=None) if is_past else died
 
 
 class BlamesItsOwnKill(Membership):
@@ -794,6 +807,7 @@ MUTANTS: dict[str, Rules] = {
             EvictsTheLast,
             MournsTooEarly,
             DistrustsCleanExits,
+            TrustsWordsAlone,
             BlamesItsOwnKill,
             TakesTheDoomedForDead,
             ForgetsTheStop,

@@ -124,7 +124,8 @@ def _culprit(chronicle: Chronicle, member: Member) -> Culprit:
         ns=lines[0].ns,
         is_seated=bool(chronicle.rosters)
         and (member in chronicle.rosters[-1].members or bool(answered) or chronicle.refounding(member) is not None),
-        has_left=life is not None and life.departed is not None and life.departed.fault is None,
+        has_left=(life is not None and life.departed is not None and life.departed.fault is None)
+        or (place is not None and place.is_past_the_end),
         step=_step(fact, place, life),
         lane=fact.lane if fact is not None else place.lane if place is not None else None,
         place=fact.place if fact is not None else None,

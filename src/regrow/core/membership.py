@@ -99,7 +99,7 @@ from regrow.core.progress import Place
 from regrow.core.raises import Raises, ReplicaUnfit, ScriptBroken
 from regrow.core.roster import NO_VERSION, Endpoint, Halt, Member, Present, Roster, Seat, Version, at_home, compose
 from regrow.core.speeds import Speeds
-from regrow.core.staff import found
+from regrow.core.staff import Staff, found
 from regrow.core.suspicion import Suspicion
 from regrow.core.wishes import Limits, Wish, is_met, overtaken, refusal
 
@@ -577,8 +577,11 @@ class Membership:
             return self._end("failed", self._strange_end(died))
         presence = self._present.pop(member, None)
         is_seated = self._sits(member) and not (presence is not None and presence.is_released)
-        # A seated member's script ends with code 0 only past the last step, even when what it said of that was lost.
-        has_left = (presence is not None and presence.left is not None) or (died.clean and (self._ending or is_seated))
+        # What it said of having left may be lost, with its connection or an earlier coordinator. A seated member's script
+        # ends with code 0 only past the last step, and its last stamp tells where it was.
+        is_past = is_seated and died.place is not None and died.place.is_past_the_end
+        has_left = presence is not None and presence.left is not None
+        has_left |= is_past or (died.clean and (self._ending or is_seated))
         self._left_well |= has_left and died.clean
         # A joiner that is ended because its word of having entered is still on its way may turn out to have left.
         if has_left and not died.clean and not was_given_up:
@@ -688,6 +691,8 @@ class Membership:
             effects += self._issue("complaint", "a group broke, and every member lives")
         if self._parted_s is not None and now - self._parted_s > self._config.grace_s:
             effects += self._issue("parted", "not everybody has gone on without those who left")
+        if self._over or self.roster is None:
+            return effects  # nobody was left for a roster
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
         effects += self._stop_in_time(now)
@@ -953,21 +958,24 @@ class Membership:
 
     def _plan(self, roster: Roster, ready: list[Member], cause: str) -> list[MembershipEffect]:
         """A roster that is entered at a boundary, if anything is to change."""
-        seated, least = set(roster.members), self._config.min_replicas
+        seated = set(roster.members)
         staff = self.staff.cast(self._able((*seated, *ready)))
         # Where the job is to stop, the next boundary is everybody's last: nobody has to leave before.
-        dismissed = {member for member in seated if self._is_dismissed(member) and not self._stopping}
-        going = {member for member in seated if staff.goes(member.replica)} | dismissed
-        staying = {member.replica for member in (seated - going) | set(ready)}
-        if len(staying & set(staff.places)) < least:
-            going = dismissed  # what was wished waits until enough are here
-        if not seated - going:
-            going = set()  # somebody who holds the state stays: those who come are seated first
+        going = self._going(seated, ready, staff) if not self._stopping else set()
         if not (ready or going) and staff.places == self.staff.places:
             why = self._reconsider(roster)
             return self._make(seated, "speeds", why, base=roster) if why is not None else []
         told = [f"{_names(ready)} joined"] * bool(ready) + [f"{_names(going)} leaves"] * bool(going)
         return self._make((seated - going) | set(ready), cause, ", ".join(told) or "places have changed", base=roster)
+
+    def _going(self, seated: set[Member], ready: list[Member], staff: Staff) -> set[Member]:
+        """Those of them who leave as soon as a boundary passes."""
+        dismissed = {member for member in seated if self._is_dismissed(member)}
+        going = {member for member in seated if staff.goes(member.replica)} | dismissed
+        staying = {member.replica for member in (seated - going) | set(ready)}
+        if len(staying & set(staff.places)) < self._config.min_replicas:
+            going = dismissed  # what was wished waits until enough are here
+        return going if seated - going else set()  # somebody who holds the state stays: those who come are seated first
 
     def _reconsider(self, roster: Roster) -> str | None:
         """Why its lanes should be dealt anew; None when they are well dealt, or stay at home."""

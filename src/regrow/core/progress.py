@@ -40,7 +40,7 @@ class Phase(Enum):
     COMPILE = "compile"
     """torch.compile is at work inside something else."""
     LEAVING = "leaving"
-    """Past the last step."""
+    """Past the last boundary."""
     SEEK = "seek"
     """A stream is read up to where its lane stands, inside the fetching of a microbatch."""
     FLOW = "flow"
@@ -52,6 +52,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     lane: int | None
     """None outside lanes."""
     phase: str
+
+    @property
+    def is_past_the_end(self) -> bool:
+        """It has seen every row of the last boundary, whether or not its word of that has come."""
+        return self.phase == Phase.LEAVING.value
 
     def __str__(self) -> str:
         """As the end of a sentence."""

@@ -39,6 +39,8 @@ POINTS = {
     "serve": "a donor, about to offer its state",
     "serving": "a donor, in the middle of what it sends",
     "snapped": "a donor, holds a snapshot for joiners",
+    "offered": "a donor, has said what it holds, nothing of it is given or declared",
+    "declared": "a donor, has declared the digests of its pieces",
     "attached": "a member, a listener has come, its snapshot is not taken yet",
     "feeding": "a member, in the middle of its part of a record",
     "fetch": "a joiner, about to ask for state",

@@ -241,6 +241,8 @@ class Page:
         call = self._words(_CALL, 3)
         is_called = call[0] == call[2] == count and call == self._words(_CALL, 3)
         what = _PHASES[phase]
+        # Past the end is past the end, whatever is done aside there.
+        shown = _PHASES[aside] if aside >= 0 and what is not Phase.LEAVING else what
         experience = {}
         for index, known in enumerate(_PHASES):
             completed, longest = self._words(_EXPERIENCE + 2 * index, 2)
@@ -250,7 +252,7 @@ class Page:
             place=Place(
                 step=step if step >= 0 else None,
                 lane=lane if lane >= 0 else None,
-                phase=(_PHASES[aside] if aside >= 0 else what).value,
+                phase=shown.value,
             ),
             phase=what,
             count=count,

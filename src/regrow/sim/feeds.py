@@ -72,6 +72,8 @@ class Feeds:
 
     def hear(self, process: "Process", effect: Hear) -> None:
         self.hush(process)
+        if any(tried.open and tried.process.alive for tried in self._tries.values()):
+            self._world.sights.see("two joiners listened at once")
         tried = self._tries[effect.listener] = _Try(process, effect)
         for member in effect.roster.members:
             delay_s = self._world.chance.soon_s()
@@ -110,11 +112,11 @@ class Feeds:
         lines = [line for tried in tries for line in tried.lines.values() if line.open and line.snapshot is not None]
         return [line.peer for line in lines if line.peer.alive]
 
-    def is_loaded_from(self, peer: "Process") -> bool:
-        """Does a joiner load from it at this moment?"""
+    def joiners(self, donor: "Process") -> set[Member]:
+        """Who loads from it at this moment."""
         tries = [tried for tried in self._tries.values() if tried.open and tried.process.task == "Load"]
-        lines = [tried.lines.get(peer.member) for tried in tries]
-        return any(line is not None and line.open and line.snapshot is not None for line in lines)
+        lines = [(tried.process.member, tried.lines.get(donor.member)) for tried in tries]
+        return {joiner for joiner, line in lines if line is not None and line.open and line.snapshot is not None}
 
     def _reach(self, tried: _Try, member: Member) -> None:
         peer = self._world.agent.processes[member]

@@ -8,7 +8,7 @@ from regrow.core.attendance import Task
 from regrow.core.membership_effects import Kill, Seek, Start
 from regrow.core.membership_events import Died, Hung, OriginCame, Stalled, StopRequested
 from regrow.core.origin import Origin
-from regrow.core.progress import Place
+from regrow.core.progress import Phase, Place
 from regrow.core.records import WorkerExited, WorkerStarted
 from regrow.core.roster import Member
 from regrow.sim.process import Process
@@ -209,6 +209,8 @@ class Agent:
         if process.lane is not None:
             place = Place(step=process.lane.step, lane=process.lane.lane, phase="microbatch")
             self._world.referee.died(process.member, process.lane, struck)
+        elif process.parted is not None and process.parted.startswith("well"):
+            place = Place(step=process.attendance.step, lane=None, phase=Phase.LEAVING.value)
         cause = f"died-{process.member}"
         fact = WorkerExited(member=process.member, pid=0, how=how, clean=clean, cause=cause, place=place)
         self._world.referee.fact("agent", fact)

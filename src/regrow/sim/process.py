@@ -82,7 +82,7 @@ class Process:
         self.name = str(member)
         self.alive = True
         self.hung = False
-        self.exited_clean = False
+        self.exited_clean = self.was_struck = False
         self.backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         plan = world.plan
         self.attendance = world.rules.attendance(
@@ -136,7 +136,7 @@ class Process:
         if not clean and self.parted is None:
             self.world.sights.lost(self)
         self.alive = self.hung = False
-        self.exited_clean = clean
+        self.exited_clean, self.was_struck = clean, struck
         self.wire.cut()
         self.world.groups.leave(self)
         self.world.feeds.leave(self)

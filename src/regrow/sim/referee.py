@@ -244,9 +244,9 @@ class Referee:
         return process.parted is not None and process.parted.startswith("well")
 
     def _has_handed_over(self, process: "Process") -> bool:
-        """It cannot say whether the others went on without it, and none of them is left."""
-        handed = process.attendance.handed
-        return bool(handed) and not any(self._world.agent.processes[member].alive for member in handed)
+        """It cannot say whether the others went on without it, and none of them is left, or all were left out."""
+        handed, processes = process.attendance.handed, self._world.agent.processes
+        return bool(handed) and not any(processes[member].alive and member not in self._left_out for member in handed)
 
     def committed(self, process: "Process", commit: Commit, is_alone: bool) -> None:
         plan = self._world.plan
@@ -309,6 +309,8 @@ class Referee:
                     )
                 if not parted:
                     self.fail("outcome", f"{end.outcome}, but nobody saw the end")
+                if late := [p.name for p in parted if p.was_struck and p.member in self.seated]:
+                    self.fail("outcome", f"{end.outcome}, but {late[0]} was killed after its last step")
                 stopped_early = any(p.attendance.step < world.plan.steps for p in parted)
                 if end.outcome == "finished" and self.is_stop_durable:
                     self.fail("outcome", "finished, but the operator's stop was heard and made durable")

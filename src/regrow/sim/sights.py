@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from regrow.core.attendance import Task
 from regrow.core.membership_effects import Unfounded, WishTold
+from regrow.core.roster import Member
 from regrow.sim.grades import GRADES, Grade
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ SIGHTS = (
     "a joiner was healed",
     *(f"a joiner was lost: {grade}" for grade in GRADES if grade is not Grade.LEAVES),
     "a leaver was lost",
+    "two joiners listened at once",
     "a donor was lost during a load",
+    "the coordinator crashed while a joiner that had lost a donor listened",
     "a queue overflowed",
     "a listener took too little",
     "a listener went on without a peer",
@@ -68,6 +71,8 @@ class Sights:
         """Granted, and nothing has become of them yet."""
         self._disturbed: set[tuple[int, str]] = set()
         """Wishes, and by what."""
+        self._bereaved: set[Member] = set()
+        """Joiners that lost a donor while they loaded."""
         self.is_founding = False
         """Everybody is lost, and no origin was taken yet."""
 
@@ -84,8 +89,9 @@ class Sights:
             self.see(f"a joiner was lost: {grade}")
         if process.attendance.is_replaying:
             self.see("a founder was lost while it replayed")
-        if self._world.feeds.is_loaded_from(process):
+        if joiners := self._world.feeds.joiners(process):
             self.see("a donor was lost during a load")
+            self._bereaved |= joiners
         acting = process.attendance.acting
         seat = acting.seat(process.member) if acting is not None else None
         if seat is not None and seat.spectates:
@@ -97,6 +103,8 @@ class Sights:
         living = [process for process in self._world.agent.processes.values() if process.alive]
         if any(process.attendance.listening for process in living):
             self.see("the coordinator crashed while a joiner listened")
+        if any(process.attendance.listening and process.member in self._bereaved for process in living):
+            self.see("the coordinator crashed while a joiner that had lost a donor listened")
         if any(process.is_dismissed and process.attendance.task is not Task.GONE for process in living):
             self.see("the coordinator crashed while somebody was told to end")
         if any(process.attendance.has_overflowed for process in living):

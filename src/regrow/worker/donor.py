@@ -122,12 +122,14 @@ def _give(line: Blocking, held: _Held) -> None:
     """Until the joiner hangs up."""
     snapshot = held.snapshot
     line.send(snapshot.offer)
+    faultpoint("offered", step=snapshot.step)
     said = 0
     while True:
         made = held.digests[said : said + _DIGESTS]
         if len(made) == _DIGESTS or (made and said + len(made) == snapshot.count) or said == snapshot.count == 0:
             line.send(Digests(start=said, digests=b"".join(made)))
             said += len(made)
+            faultpoint("declared", step=snapshot.step)
         message = line.next_message()
         if message is None:
             line.wait_readable(_DIGESTS_S if said < snapshot.count else None)

@@ -389,9 +389,12 @@ class Driver:
         self._note(ListenerFed(listener=work.feed.listener, step=work.step))
 
     def _save(self, work: Save) -> None:
-        # The last one is waited for, as long as it takes: whoever is past the last step cannot hold anybody up.
-        is_last = work.urgency is Urgency.LAST
-        self.stamp.enter(Phase.LEAVING if is_last else Phase.HEAL, work.step)
+        if work.urgency is Urgency.LAST:
+            # It is waited for, as long as it takes: whoever is past the last step cannot hold anybody up.
+            self.stamp.enter(Phase.LEAVING, work.step)
+            self.depot.save(work)
+            return
+        self.stamp.enter(Phase.HEAL, work.step)
         self.depot.save(work)
         self.stamp.enter(Phase.TURN)
 
