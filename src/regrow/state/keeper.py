@@ -78,7 +78,10 @@ class Ledger(Protocol):
     """How the save that is being persisted gets on, in words."""
 
     def tried(self, step: int, attempt: int, why: str) -> None:
-        """In vain: it will be tried again."""
+        """In vain: the store refused, and it will be tried again."""
+
+    def bereaved(self, step: int, attempt: int, why: str) -> None:
+        """Its writer died: the next one tries it again."""
 
     def noticed(self, what: str) -> None:
         """Something is wrong, and it was not a save."""
@@ -166,7 +169,7 @@ class Keeper:
             except (PeerError, OSError) as error:
                 deaths += 1
                 why = f"the writer of step {wait.step} died ({self._buried() or error})"
-                self._ledger.tried(wait.step, deaths, why)
+                self._ledger.bereaved(wait.step, deaths, why)
                 if deaths == _LIVES:
                     raise InfraError(
                         f"step {wait.step} is not saved: {_LIVES} writers died over it; the last: {why}"
