@@ -18,9 +18,11 @@ from vaults import (
     place,
     root_at,
     save,
+    state_of,
     steps_in,
     stopped_writer,
     wait_for,
+    writer_of,
 )
 
 from regrow.core.records import OriginPassedOver, SaveDurable, SaveFailed, SaveVoided, StateKept
@@ -358,6 +360,35 @@ def test_a_place_that_never_answers_is_given_up(make: Callable[..., Host], tmp_p
     failures = host.finish()
     assert len(failures) == 1 and "given up" in failures[0] and "step 1" in failures[0]
     assert steps_in(tmp_path / "near") == []
+
+
+def test_the_death_of_a_writer_is_not_its_places_fault(make: Callable[..., Host], tmp_path: Path) -> None:
+    """Who waits for memory waits for the next writer, and nothing is skipped."""
+    near = tmp_path / "near"
+    host = make(place(near), faults="writer.0:save-manifest:step=2:SIGSTOP,writer.1:save-manifest:step=2:SIGSTOP")
+    host.open()
+    worker = Worker(host, "r0.0")
+    for step in range(1, 5):
+        save(step, worker)
+    first = writer_of(host)
+    wait_for(lambda: state_of(first) == "T", "it to stand still")
+    worker.deposit(5, ("r0.0",))
+    worker.wait_told()
+    os.kill(first, signal.SIGKILL)
+    wait_for(lambda: host.facts(SaveFailed), "the word of its death")
+    second = wait_for(lambda: pid if (pid := writer_of(host)) != first else None, "the next one")
+    assert second is not None
+    wait_for(lambda: state_of(second) == "T", "it to stand still as well")
+    for _ in range(3):
+        worker.wait_told()  # each time the vault has looked whose fault it is
+    os.kill(second, signal.SIGCONT)
+    worker.lent()
+    worker.copy(5, ("r0.0",))
+    worker.deposited(5, 0)
+    assert worker.heard(Kept).step == 5
+    assert host.finish() == []
+    assert steps_in(near) == [5, 4, 3, 2, 1]
+    assert [(fact.step, fact.attempt, fact.is_final) for fact in host.facts(SaveFailed)] == [(2, 1, False)]
 
 
 @pytest.mark.parametrize("stalled", [1, pytest.param(2, marks=pytest.mark.matrix)])

@@ -221,12 +221,20 @@ def writer_of(host: Host) -> int:
     return int(child)
 
 
+def state_of(pid: int) -> str:
+    """As the kernel says: T stands still, Z is dead."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z"
+
+
 def stopped_writer(host: Host) -> int:
     """Between two saves; it stands still."""
     wait_for(lambda: host.facts(SaveDurable), "the first save")
     pid = writer_of(host)
     os.kill(pid, signal.SIGSTOP)
-    wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it to stand still")
+    wait_for(lambda: state_of(pid) == "T", "it to stand still")
     return pid
 
 
@@ -255,6 +263,11 @@ class Worker:
 
     def wait_due(self) -> None:
         while not isinstance(self._received(), Due):
+            pass
+
+    def wait_told(self) -> None:
+        """Why it has to wait, once more."""
+        while not isinstance(self._received(), Waits):
             pass
 
     def _received(self) -> ToWorker:

@@ -22,3 +22,9 @@ def test_with_a_log_it_goes_on_behind_them() -> None:
     assert founded(1, 6) == (
         "the job goes on from step 5, from this host's memory and 1 record after step 4: 1 step is computed again"
     )
+
+
+def test_of_what_a_resumed_job_had_reached_before_nothing_is_said() -> None:
+    origin = Origin(step=4, root="root", where=MEMORY)
+    notice = Founded(version=Version(1, 1), origin=origin, reached=4, is_start=True, differences=("seed is 6, it was 5",))
+    assert told(notice) == "the job goes on from step 4; from here on it is another job: seed is 6, it was 5"

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from regrow.core.cadence import Cadence
 from regrow.core.interval import CadenceConfig
-from regrow.core.records import OriginFound, SaveCosted, SaveDurable, SaveFailed, StateKept
+from regrow.core.origin import BEGINNING
+from regrow.core.origin import MEMORY as THIS_MEMORY
+from regrow.core.records import IntervalChosen, OriginFound, SaveCosted, SaveDurable, SaveFailed, StateKept
 from regrow.core.save_story import MEMORY
 
 NEAR, FAR = "/disk", "s3://bucket"
@@ -127,28 +129,36 @@ def test_no_tier_is_asked_for_more_often_than_memory_can_take_a_state() -> None:
 
 def test_a_loss_counts_for_the_tiers_that_were_needed() -> None:
     cadence = after_a_save(MEMORY, FAR, cost_s=0.5, config=CadenceConfig())
-    cadence.hear(found(MEMORY), 200.0)
-    intervals = cadence.intervals(200.0)
-    assert (intervals[MEMORY].loss.count, intervals[FAR].loss.count) == (1, 0), "the host stayed"
+    for count, where in enumerate((THIS_MEMORY, BEGINNING), 1):
+        cadence.hear(found(where), 200.0)
+        intervals = cadence.intervals(200.0)
+        assert (intervals[MEMORY].loss.count, intervals[FAR].loss.count) == (count, 0), "the host stayed"
     cadence.hear(found(FAR), 300.0)
     intervals = cadence.intervals(300.0)
-    assert (intervals[MEMORY].loss.count, intervals[FAR].loss.count) == (2, 1)
-    assert intervals[MEMORY].loss.mtbf_s == pytest.approx((DAY + 300) / 3)
+    assert (intervals[MEMORY].loss.count, intervals[FAR].loss.count) == (3, 1)
+    assert intervals[MEMORY].loss.mtbf_s == pytest.approx((DAY + 300) / 4)
     assert (intervals[MEMORY].loss.basis, intervals[FAR].loss.basis) == ("measured", "measured")
 
 
 def test_what_a_job_begins_with_is_no_loss_and_what_comes_before_the_first_save_is() -> None:
-    cadence = Cadence([MEMORY], CadenceConfig())
-    cadence.hear(found(FAR), 1.0)
+    """It is found twice: before there is a coordinator, and in memory once there is one."""
+    cadence, heard = Cadence([MEMORY], CadenceConfig()), Cadence([MEMORY], CadenceConfig())
+    for where in (FAR, THIS_MEMORY):
+        cadence.hear(found(where), 1.0)
     cadence.begin(2.0)
+    news = cadence.news(2.0)
     assert cadence.intervals(3.0)[MEMORY].loss.count == 0
     cadence.hear(found(FAR), 3.0)
     assert cadence.intervals(3.0)[MEMORY].loss.count == 1
+    for fact in (found(FAR), found(THIS_MEMORY), IntervalChosen(where=MEMORY, every=0, interval=news[MEMORY])):
+        heard.hear(fact, 2.0)
+    heard.hear(found(FAR), 3.0)
+    assert heard.intervals(3.0) == cadence.intervals(3.0), "the next vault, by the journal"
 
 
 def test_after_a_loss_the_state_that_the_job_goes_on_from_need_not_be_saved_at_once() -> None:
     cadence = after_a_save(MEMORY, cost_s=0.5)
-    cadence.hear(found(MEMORY), 5000.0)
+    cadence.hear(found(THIS_MEMORY), 5000.0)
     assert cadence.next_s(5000.0) == 5000 + cadence.intervals(5000.0)[MEMORY].seconds
 
 

@@ -80,7 +80,7 @@ def test_a_job_that_resumes_seeks_before_anybody_founds_it() -> None:
     effects = office.answered(1)
     (made,) = rosters(effects)
     assert (made.origin, made.floor, made.version) == (ORIGIN, 4, Version(1, 1))
-    assert founded(effects) == Founded(version=made.version, origin=ORIGIN, reached=4)
+    assert founded(effects) == Founded(version=made.version, origin=ORIGIN, reached=4, is_start=True)
     kinds = [type(effect) for effect in effects]
     assert kinds == [Persist, Founded, Persist, Made, Send, Send, Send], "said before it is durable, durable before pushed"
 

@@ -240,6 +240,7 @@ def test_a_job_killed_whole_goes_on_elsewhere_with_other_replicas(
     prove(run, reference, deaths=Counter(), first=newest)
     prove_saved(run, place, reference)
     assert {fact.step for _, fact in run.facts(StateRecalled)} == {newest}, run.story()
+    assert f"the state of step {newest} comes from {place}: " in run.output and "is lost" not in run.output, run.output
 
 
 def test_a_place_that_is_taken_on_the_users_word_serves_a_job_as_well(start: Start, place: Path, reference: str) -> None:

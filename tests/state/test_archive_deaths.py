@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,64 @@ def after_power(disk: Path, folder: Path) -> int | None:
     shutil.copy(disk, folder / "image")
     with mounted(folder / "disk", *IMAGE_OPTIONS, str(folder / "image")) as place:
         return newest(Archive(LocalStore(place / "store")))[0]
+
+
+class Photographed:
+    """A store on a disk of which a copy is made before each change and after it: what would be left if power went then."""
+
+    def __init__(self, store: Store, disk: Path, folder: Path) -> None:
+        self.url = store.url
+        self.copies: list[Path] = []
+        self._store = store
+        self._disk = disk
+        self._folder = folder
+        self._lock = threading.Lock()
+
+    def put(self, path: str, parts: Iterable[memoryview]) -> None:
+        self._change(lambda: self._store.put(path, parts))
+
+    def create(self, path: str, data: bytes) -> bool:
+        return self._change(lambda: self._store.create(path, data))
+
+    def remove(self, path: str) -> None:
+        self._change(lambda: self._store.remove(path))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def _change(self, change: Callable[[], Any]) -> Any:
+        with self._lock:
+            self._photograph()
+            found = change()
+            self._photograph()
+            return found
+
+    def _photograph(self) -> None:
+        self.copies.append(self._folder / f"copy-{len(self.copies)}")
+        shutil.copy(self._disk, self.copies[-1])
+
+
+def test_when_power_goes_at_any_change_the_last_save_that_returned_loads_and_nothing_that_counts_is_harmed(
+    tmp_path: Path,
+) -> None:
+    disk = image(tmp_path / "image", 16 << 20)
+    with mounted(tmp_path / "disk", *IMAGE_OPTIONS, str(disk)) as place:
+        store = Photographed(LocalStore(place / "store"), disk, tmp_path)
+        archive = Archive(store)
+        returned: list[tuple[int, int | None]] = []
+        for step in (1, 2):
+            archive.write(*drafted(TREE, step, shard_bytes=8))
+            returned.append((len(store.copies), step))
+        archive.prune(Retention(last=1))
+    assert len(store.copies) > returned[-1][0], "something was removed"
+    for number, copy in enumerate(store.copies):
+        last = max((step for count, step in [(0, None), *returned] if count <= number + 1), key=lambda step: step or 0)
+        with mounted(tmp_path / f"disk-{number}", *IMAGE_OPTIONS, str(copy)) as place:
+            left = Archive(LocalStore(place / "store"))
+            step, state, damages = newest(left)
+            assert (step, damages) == (last, []), number
+            assert step is None or same(state, TREE)
+            assert not any(left.verify(pointer) for pointer in left.pointers()[0]), number
 
 
 class Saver:

@@ -539,7 +539,7 @@ def test_a_forked_child_holds_nothing_and_is_not_held_up(make: Callable[..., Che
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_memory_is_made_ready_once_the_optimizer_has_state(make: Callable[..., Checkpointer]) -> None:
+def test_memory_and_a_writer_are_ready_once_the_optimizer_has_state(make: Callable[..., Checkpointer]) -> None:
     setup, checkpointer = Setup(width=1000), make()
     checkpointer.restore(**setup.objects())
     arenas = checkpointer._saving._arenas._all  # type: ignore[union-attr]
@@ -548,9 +548,27 @@ def test_memory_is_made_ready_once_the_optimizer_has_state(make: Callable[..., C
     setup.step(2)
     wait_for(lambda: all(arena.has_room(100_000) for arena in arenas))
     addresses = {arena.address for arena in arenas}
+    pid = wait_for(lambda: writer(checkpointer))
     checkpointer.save(2, **setup.objects())
     checkpointer.wait()
-    assert {arena.address for arena in arenas} == addresses
+    assert {arena.address for arena in arenas} == addresses and writer(checkpointer) == pid
+
+
+def test_who_was_replaced_stays_so_though_its_writer_came_before_its_term(make: Callable[..., Checkpointer]) -> None:
+    """A writer that comes early must not take a term that is newer than that of its restore."""
+    setup, old, new = Setup(), make(every=2), make()
+    setup.step(1)
+    old.save(1, **setup.objects())
+    wait_for(lambda: writer(old))
+    old.restore(**setup.objects())
+    for step in (1, 2):
+        new.restore(**setup.objects())
+        new.save(step, **setup.objects())
+        new.wait()
+    for step in (4, 6):
+        old.save(step, **setup.objects())
+        with pytest.warns(RuntimeWarning, match="fenced"), pytest.raises(StateError, match="fenced"):
+            old.wait()
 
 
 def test_the_door_is_cheap() -> None:

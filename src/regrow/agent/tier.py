@@ -27,7 +27,7 @@ Post = Callable[[Callable[[], None]], None]
 
 
 class Tier:
-    """All methods on the loop's thread, but for `tried` and `noticed`."""
+    """All methods on the loop's thread, but for `tried`, `bereaved` and `noticed`."""
 
     def __init__(
         self,
@@ -155,6 +155,10 @@ class Tier:
     def tried(self, step: int, attempt: int, why: str) -> None:
         """From the keeper's thread."""
         self._refused = step
+        self.bereaved(step, attempt, why)
+
+    def bereaved(self, step: int, attempt: int, why: str) -> None:
+        """From the keeper's thread. The place has not refused anything: nobody is to be skipped for it."""
         self._journal.write(SaveFailed(step=step, url=self.place.url, attempt=attempt, why=why, is_final=False))
         if self._told != step:
             self._told = step

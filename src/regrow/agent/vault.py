@@ -359,6 +359,11 @@ class Vault:
             self._tell(Sought(number=number, origin=None, mathematics={}, why=report.why))
             return
         draft = self._keeping.begin_from(found, report.newest_term)
+        if found.where != MEMORY:
+            told = (
+                f"the state of step {draft.step} comes from {found.where}: {draft.size_bytes} bytes in {found.seconds:.2g} s"
+            )
+            self._tell(Said(text=told))
         self._pacing.note(
             OriginFound(
                 step=draft.step, root=found.root, where=found.where, size_bytes=draft.size_bytes, seconds=found.seconds

@@ -122,7 +122,7 @@ class Writer:
         watch = _Watch(self._tell)
         store = open_store(self._setting.url, Pacer(self._setting.bytes_per_s, watch.passed))
         archive = Archive(_Watched(store, watch))
-        if not (self._setting.has_term or self._term):
+        if not (order.draft.term or self._term):
             self._term = archive.newest_term() + 1
             self._tell(Term(term=self._term))
         if not self._is_swept:

@@ -27,9 +27,11 @@ def told(notice: Notice) -> str:
         return f"{notice.why}; looking for a saved state (steps up to {notice.reached} were committed)"
     if isinstance(notice, Founded):
         origin = notice.origin
+        others = f"; from here on it is another job: {'; '.join(notice.differences)}" if notice.differences else ""
+        if notice.is_start:
+            return f"the job goes on from step {origin.through}{others}"
         lost = notice.reached - origin.through
         back = f"{lost} {'step is' if lost == 1 else 'steps are'} computed again" if lost > 0 else "no step is lost"
-        others = f"; from here on it is another job: {'; '.join(notice.differences)}" if notice.differences else ""
         records = f"{origin.records} record{'' if origin.records == 1 else 's'} after step {origin.step}"
         where = f"{origin.where} and {records}" if origin.records else origin.where
         return f"the job goes on from step {origin.through}, from {where}: {back}{others}"

@@ -19,7 +19,9 @@ from collections import deque
 from collections.abc import Sequence
 
 from regrow.core.interval import CadenceConfig, Interval, Loss, Toil, chosen, expected, in_copies
-from regrow.core.records import Fact, OriginFound, SaveCosted, SaveDurable, SaveFailed, StateKept
+from regrow.core.origin import BEGINNING
+from regrow.core.origin import MEMORY as THIS_MEMORY
+from regrow.core.records import Fact, IntervalChosen, OriginFound, SaveCosted, SaveDurable, SaveFailed, StateKept
 from regrow.core.save_story import MEMORY
 
 _SAMPLES = 7
@@ -53,7 +55,6 @@ class Cadence:
         self._made_s: dict[int, float] = {}
         """When the copy of a state was begun, by its step."""
         self._begun_s: float | None = None
-        self._has_state = False
         self._untold = 0
 
     # What happens
@@ -73,7 +74,6 @@ class Cadence:
         match fact:
             case StateKept(step=step, seconds=seconds):
                 self.begin(now_s - seconds)
-                self._has_state = True
                 self._kept_s.append(seconds)
                 self._untold += 1
                 self._remember(step, now_s - seconds)
@@ -87,14 +87,16 @@ class Cadence:
                 self.took(url, now_s)
             case OriginFound(where=where):
                 self._found(where, now_s)
+            case IntervalChosen():
+                self.begin(now_s)
 
     def _found(self, where: str, now_s: float) -> None:
-        """A state for founders: everybody was lost, unless the job begins with it."""
-        if self._has_state:
+        """A state for founders: everybody was lost, unless nobody has trained yet and the job begins with it."""
+        if self._begun_s is not None:
+            has_stayed = where in (THIS_MEMORY, BEGINNING)  # the logs lead on from there, and lie in memory as well
             for name, tier in self._tiers.items():
-                if name == MEMORY or where != MEMORY:
+                if name == MEMORY or not has_stayed:
                     tier.losses += 1
-        self._has_state = True
         self.took(MEMORY, now_s)
 
     def _remember(self, step: int, made_s: float) -> None:

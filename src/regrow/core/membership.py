@@ -795,14 +795,13 @@ class Membership:
         assert self._contract is not None, "founders have joined"
         others = differences(self._founding.mathematics, self._contract.terms)
         if others and not self._config.new_mathematics:
-            return self._end(
-                "failed", f"cannot resume from step {origin.step} ({origin.where}): {'; '.join(others)}. {_REMEDY}"
-            )
+            return self._end("failed", f"cannot resume from step {origin.step}: {'; '.join(others)}. {_REMEDY}")
         if why := impossible(self._founding.mathematics, self._contract.terms):
-            return self._end("failed", f"cannot resume from step {origin.step} ({origin.where}): {why}")
+            return self._end("failed", f"cannot resume from step {origin.step}: {why}")
         if self._is_done(origin):
             return self._end("finished", f"it was finished before, at step {origin.through}: nothing is left to do")
         self._comebacks = self._comebacks.founded(origin.through)
+        is_start = self._founding.reached is None
         reached, self._floor = self._founding.reached or 0, origin.through
         begun = data_from(self._contract.terms)
         # Said before it is durable: of a coordinator that dies in between the journal says too much, never too little.
@@ -810,10 +809,11 @@ class Membership:
             version=Version(self._term, self._n + 1),
             origin=origin,
             reached=max(reached, origin.through),
+            is_start=is_start,
             differences=others,
             data_from=(begun.step, begun.place),
         )
-        why = f"every replica is ready to go on from step {origin.through}: {origin}"
+        why = f"every replica is ready to go on from step {origin.through}{'' if is_start else f': {origin}'}"
         return [founded, *self._make(set(founders), cause, why)]
 
     def _is_done(self, origin: Origin) -> bool:

@@ -139,6 +139,8 @@ class Founded(msgspec.Struct, frozen=True, kw_only=True):
     origin: Origin
     reached: int
     """The job was known to have committed every step below this one."""
+    is_start: bool = False
+    """It begins so: nobody was lost, and how far a job before it had come nobody knows."""
     differences: tuple[str, ...] = ()
     """In which its mathematics is another from here on."""
     data_from: tuple[int, int] = (0, 0)

@@ -23,8 +23,6 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """At most so many deltas lie on a whole checkpoint; 0: all are whole."""
     moments: str = ""
     """How an optimizer's moments are stored in fewer bits, one of core.inexact.MODES; empty: as they are."""
-    has_term: bool = False
-    """The training process knows its term already. Else the writer takes the next one, and says which."""
     faults: str = ""
     """For tests: see shell.faultpoint. The writer is the member "writer", its incarnation how many came before it."""
     incarnation: int = 0
@@ -32,7 +30,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 class Persist(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     draft: Draft
-    """Its term is 0 where the writer has yet to say which one it is."""
+    """Where its term is 0 the writer takes the next one, and says which."""
     root: str = ""
     """The digest of the state, where it was taken before: what lies in the arena must still have it. Empty: nobody knows."""
 

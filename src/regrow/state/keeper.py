@@ -5,6 +5,7 @@ becomes durable for `patience_s` is given up, and its writer with it: it may be 
 A training process with a Checkpointer has one of these, a vault one for each of its places.
 """
 
+import contextlib
 import os
 import queue
 import socket
@@ -77,7 +78,10 @@ class Ledger(Protocol):
     """How the save that is being persisted gets on, in words."""
 
     def tried(self, step: int, attempt: int, why: str) -> None:
-        """In vain: it will be tried again."""
+        """In vain: the store refused, and it will be tried again."""
+
+    def bereaved(self, step: int, attempt: int, why: str) -> None:
+        """Its writer died: the next one tries it again."""
 
     def noticed(self, what: str) -> None:
         """Something is wrong, and it was not a save."""
@@ -89,7 +93,7 @@ class Keeper:
         self._patience_s = patience_s
         self._ledger = ledger
         self._term = 0
-        self._saves: queue.SimpleQueue[Save | None] = queue.SimpleQueue()
+        self._saves: queue.SimpleQueue[Save | _Ready | None] = queue.SimpleQueue()
         self._writer: _Writer | None = None
         self._writers = 0
         self._wait: _Wait | None = None
@@ -97,6 +101,10 @@ class Keeper:
         # The kernel ends the writer with the thread that started it: this one, which ends last.
         self._thread = threading.Thread(target=self._run, name="regrow-keeper", daemon=True)
         self._thread.start()
+
+    def prepare(self) -> None:
+        """Have a writer, so that the first save need not wait until it has started."""
+        self._saves.put(_Ready())
 
     def persist(self, save: Save) -> None:
         self._saves.put(save)
@@ -129,6 +137,10 @@ class Keeper:
 
     def _run(self) -> None:
         while (save := self._saves.get()) is not None:
+            if isinstance(save, _Ready):
+                with contextlib.suppress(OSError):  # the save that needs it says so
+                    self._writer = self._writer or self._started()
+                continue
             outcome: Pointer | InfraError | StateError
             try:
                 outcome = self._persist(save)
@@ -157,7 +169,7 @@ class Keeper:
             except (PeerError, OSError) as error:
                 deaths += 1
                 why = f"the writer of step {wait.step} died ({self._buried() or error})"
-                self._ledger.tried(wait.step, deaths, why)
+                self._ledger.bereaved(wait.step, deaths, why)
                 if deaths == _LIVES:
                     raise InfraError(
                         f"step {wait.step} is not saved: {_LIVES} writers died over it; the last: {why}"
@@ -212,7 +224,7 @@ class Keeper:
         writer.line.send(msgspec.json.encode(end))
 
     def _started(self) -> "_Writer":
-        setting = msgspec.structs.replace(self._setting, has_term=self._term > 0, incarnation=self._writers)
+        setting = msgspec.structs.replace(self._setting, incarnation=self._writers)
         self._writers += 1
         ours, theirs = socket.socketpair()
         command = [sys.executable, "-m", "regrow.agent.writer", str(theirs.fileno()), str(os.getpid())]
@@ -247,6 +259,10 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 writer.process.kill()
                 writer.process.wait()
+
+
+class _Ready(msgspec.Struct, frozen=True):
+    """Nothing is to be saved yet."""
 
 
 class _Writer(msgspec.Struct, frozen=True, kw_only=True):

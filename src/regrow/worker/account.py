@@ -102,6 +102,10 @@ class Account:
         """In vain: it will be tried again."""
         self.failed(why)
 
+    def bereaved(self, step: int, attempt: int, why: str) -> None:
+        """Its writer died: the next one tries it again."""
+        self.failed(why)
+
     def noticed(self, what: str) -> None:
         """Something is wrong, and it was not a save."""
         self.failed(what, attempts=0)

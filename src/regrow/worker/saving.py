@@ -82,8 +82,8 @@ class Saving:
         self._account.waited(saving_s=time.monotonic() - begun_s, crowded_s=crowded_s)
 
     def prepare(self, tracked: Tracked) -> None:
-        """Have memory for a save of these, from another thread. Optimizers make their state in their first step: with new
-        ones, this is put off until then."""
+        """Have memory for a save of these, from another thread, and a writer. Optimizers make their state in their first
+        step: with new ones, this is put off until then."""
         if tracked is self._prepared:
             return
         if is_young(tracked):
@@ -94,6 +94,7 @@ class Saving:
         if plan.arena_bytes <= self._prepared_bytes:
             return
         self._prepared_bytes = plan.arena_bytes
+        self._keeper.prepare()
         self._preparation = threading.Thread(
             target=self._prepare,
             args=(plan.arena_bytes, any(tensor.is_cuda for tensor in flat.tensors)),
