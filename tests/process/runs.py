@@ -29,7 +29,8 @@ HERE = Path(__file__).parent
 TINY = HERE / "tiny.py"
 LANES = 6
 EVEN = tuple(part for number in range(8) for part in ("--speed", f"r{number}=1"))
-"""Lanes stay where they are on a machine that is busy with something else: where rosters are counted."""
+"""Lanes stay where they are on a machine that is busy with something else: where rosters are counted, or the steps that are
+saved. A boundary at which lanes are dealt anew puts its save off to the next one."""
 DEADLINE_S = 120.0
 REGROW = [str(Path(sys.executable).parent / "regrow")]
 
