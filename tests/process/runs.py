@@ -169,7 +169,10 @@ class Run:
         return subprocess.run([*REGROW, "check", str(self.folder)], capture_output=True, text=True, check=False)
 
     def story(self) -> str:
-        rows = [f"{process.who}: {line.what}" for process in read(self.folder / "journal") for line in process.lines]
+        """The last that it said and did, all processes by the one clock of this machine."""
+        facts = [(line.ns, process.who, line.what) for process in read(self.folder / "journal") for line in process.lines]
+        told = sorted((fact for fact in facts if not isinstance(fact[2], LaneComputed)), key=lambda fact: fact[0])
+        rows = [f"{ns / 1e9:.3f} {who}: {what}" for ns, who, what in told]
         return "\n".join([self.output[-6000:], *rows[-120:]])
 
 
