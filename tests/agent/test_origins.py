@@ -27,7 +27,15 @@ from vaults import (
 )
 
 from regrow.core.errors import PeerError
-from regrow.core.records import OriginFound, OriginPassedOver, SaveDurable, SaveFailed, VaultEnded, VaultStarted
+from regrow.core.records import (
+    OriginFound,
+    OriginPassedOver,
+    SaveDurable,
+    SaveFailed,
+    StateKept,
+    VaultEnded,
+    VaultStarted,
+)
 from regrow.core.roster import Version
 from regrow.shell.vaulting import Foreseen, Kept, Lent, Place, Void
 from regrow.state.archive import Archive
@@ -299,6 +307,20 @@ def test_vaults_that_always_die_are_given_up_and_the_agent_is_told(make: Callabl
     assert host.seek()["why"] == sought["why"]
     assert "10 times in a row" in host.finish()[0]
     assert any("Training goes on" in said for said in host.said)
+
+
+def test_vaults_that_save_and_are_killed_are_no_row(make: Callable[..., Host]) -> None:
+    """However often: each of them has made a state safe."""
+    host = make()
+    host.open()
+    for step in range(1, 13):
+        worker = Worker(host, "r0.0")
+        save(step, worker)
+        wait_for(lambda step=step: any(fact.step == step for fact in host.facts(StateKept)), "the state in memory")
+        host.kill()
+        worker.close()
+    check(host, host.seek(), 12, MEMORY)
+    assert host.finish() == []
 
 
 def test_what_a_vault_had_not_made_durable_the_next_one_does(make: Callable[..., Host], tmp_path: Path) -> None:

@@ -127,10 +127,12 @@ def test_where_it_was_saved_the_warning_says_what_the_loss_costs(job: Job) -> No
 def test_in_an_every_step_job_no_step_is_computed_again(tmp_path: Path) -> None:
     job = Job(tmp_path, keeps=True, every_step=True)
     try:
-        assert "takes the job back to step 0 (this host's memory): no step is computed again" in job.risk()["unique"]
+        words = "takes the job back to step 0 (this host's memory) and 10 records after it: no step is computed again"
+        assert words in job.risk()["unique"]
         job.note("vault", kept(7))
         (answer,) = job.risk("r0,r1")["what_if"]
-        assert (answer["outcome"]["step"], answer["outcome"]["redone"]) == (7, 0)
+        assert [answer["outcome"][field] for field in ("step", "records", "redone")] == [7, 3, 0]
+        assert "the state is held by r0 (step 10); this host's memory (step 7 and 3 records after it)" in job.text("r0")
     finally:
         job.close()
 

@@ -96,7 +96,7 @@ def test_who_is_then_alone_is_said() -> None:
 
 def test_all_of_them_cost_the_steps_since_the_newest_state() -> None:
     told = ask("r0,r1,r2")
-    assert told.outcome == Founded(where=MEMORY, step=40, redone=7, redone_s=3.5)
+    assert told.outcome == Founded(where=MEMORY, step=40, records=0, redone=7, redone_s=3.5)
     assert told.why[:2] == (
         "nobody else holds the state",
         "the newest state that is left is that of step 40, in this host's memory",
@@ -109,7 +109,8 @@ def test_a_vault_that_is_away_is_waited_for() -> None:
 
 def test_a_log_beside_a_state_leads_further() -> None:
     told = ask("r0,r1,r2", job(copies=(copy(MEMORY, 40, through=47), copy(DISK, 30))))
-    assert told.outcome == Founded(where=MEMORY, step=40, redone=0, redone_s=0.0)
+    assert told.outcome == Founded(where=MEMORY, step=40, records=7, redone=0, redone_s=0.0)
+    assert told.why[1].endswith("is that of step 40, in this host's memory; the logs beside it lead to step 47")
 
 
 def test_of_equals_the_nearest_serves_and_a_newer_one_before_it() -> None:

@@ -4,7 +4,7 @@ from itertools import islice
 
 import pytest
 
-from regrow.faults.schedule import MEANINGS, Volley, length, volleys
+from regrow.faults.schedule import MEANINGS, Volley, length, logs, saves, volleys
 
 
 def first(count: int, seed: str, replicas: int = 4) -> list[Volley]:
@@ -47,3 +47,10 @@ def test_some_jobs_end_by_themselves_and_some_are_stopped() -> None:
     assert drawn == [length(f"1-{job}") for job in range(100)]
     assert 20 < drawn.count(None) < 80
     assert all(100 <= steps < 800 for steps in drawn if steps is not None)
+
+
+def test_some_jobs_save_and_some_of_those_log_each_step() -> None:
+    drawn = [(saves(seed), logs(seed)) for seed in (f"1-{job}" for job in range(100))]
+    assert drawn == [(saves(seed), logs(seed)) for seed in (f"1-{job}" for job in range(100))]
+    assert min(drawn.count(kind) for kind in [(False, False), (True, False), (True, True)]) >= 15
+    assert (False, True) not in drawn

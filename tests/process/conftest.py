@@ -22,8 +22,10 @@ def digests() -> list[str]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
+def start(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Run]]:
+    """Of a test that fails the stories of all its jobs are shown, wherever it failed."""
     started: list[Run] = []
+    failed = request.session.testsfailed
 
     def begin(
         *arguments: str,
@@ -40,6 +42,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Run]]:
     yield begin
     for run in started:
         run.kill()
+        if request.session.testsfailed > failed:
+            print(run.story())
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,8 @@ HERE = Path(__file__).parent
 TINY = HERE / "tiny.py"
 LANES = 6
 EVEN = tuple(part for number in range(8) for part in ("--speed", f"r{number}=1"))
-"""Lanes stay where they are on a machine that is busy with something else: where rosters are counted."""
+"""Lanes stay where they are on a machine that is busy with something else: where rosters are counted, or the steps that are
+saved. A boundary at which lanes are dealt anew puts its save off to the next one."""
 DEADLINE_S = 120.0
 REGROW = [str(Path(sys.executable).parent / "regrow")]
 
@@ -168,7 +169,10 @@ class Run:
         return subprocess.run([*REGROW, "check", str(self.folder)], capture_output=True, text=True, check=False)
 
     def story(self) -> str:
-        rows = [f"{process.who}: {line.what}" for process in read(self.folder / "journal") for line in process.lines]
+        """The last that it said and did, all processes by the one clock of this machine."""
+        facts = [(line.ns, process.who, line.what) for process in read(self.folder / "journal") for line in process.lines]
+        told = sorted((fact for fact in facts if not isinstance(fact[2], LaneComputed)), key=lambda fact: fact[0])
+        rows = [f"{ns / 1e9:.3f} {who}: {what}" for ns, who, what in told]
         return "\n".join([self.output[-6000:], *rows[-120:]])
 
 

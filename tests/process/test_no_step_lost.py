@@ -301,7 +301,7 @@ def logs_of(run: Run) -> list[Path]:
 
 def test_a_flipped_bit_in_a_log_is_found_and_told(start: Start, reference: str) -> None:
     """What came after it is lost, and computed again: nothing that is not what was committed is ever replayed."""
-    run = start("--replicas", "2", *EVERY_STEP, "--memory-every", "5", "--fault", "*:forward:step=9:SIGSTOP")
+    run = start("--replicas", "2", *EVEN, *EVERY_STEP, "--memory-every", "5", "--fault", "*:forward:step=9:SIGSTOP")
     wait_for(lambda: any(is_stopped(pid) for pid in live_pids(run)), "somebody to stand still in step 9")
     wait_for(lambda: run.facts(StateKept), "a base")
     with logs_of(run)[0].open("r+b", buffering=0) as file:

@@ -4,7 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from runs import TINY, prove
+from runs import EVEN, TINY, prove
 from test_saves import EVERY, STEPS, Start, durable, prove_saved
 
 from regrow.cli.run_dir import RunDir
@@ -59,7 +59,7 @@ def test_a_job_that_is_lost_again_and_again_without_progress_is_given_up(start: 
     """Every life of every replica dies in the same step."""
     lives = [f"{name}.{life}" for name in ("r0", "r1") for life in range(4)]
     faults = [part for life in lives for part in ("--fault", f"{life}:boundary:step=6:SIGKILL")]
-    flags = ("--checkpoint", str(place), "--checkpoint-every", str(EVERY), "--restart-backoff", "0")
+    flags = (*EVEN, "--checkpoint", str(place), "--checkpoint-every", str(EVERY), "--restart-backoff", "0")
     run = start("--replicas", "2", *flags, "--max-job-restarts", "2", *faults)
     assert run.wait() == 1, run.story()
     (end,) = [fact for _, fact in run.facts(JobEnded)]
@@ -73,7 +73,7 @@ def test_the_last_state_of_a_job_given_up_is_what_the_next_one_goes_on_from(
     start: Start, place: Path, reference: str
 ) -> None:
     faults = [part for name in ("r0", "r1") for part in ("--fault", f"{name}:boundary:step=6:SIGKILL")]
-    flags = ("--replicas", "2", "--checkpoint", str(place), "--checkpoint-every", str(EVERY))
+    flags = ("--replicas", "2", *EVEN, "--checkpoint", str(place), "--checkpoint-every", str(EVERY))
     run = start(*flags, "--max-job-restarts", "0", *faults)
     assert run.wait() == 1 and "--max-job-restarts 0" in run.output, run.story()
     again = start(*flags, "--resume", "latest")

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from runs import Run, prove, wait_for
+from runs import EVEN, Run, prove, wait_for
 from test_saves import PACED, STEPS, Start, durable, kept, prove_saved, stop_at
 
 from regrow.core.records import Committed, JobEnded, NoticeSeen, SaveFailed, StateKept, WorkerRaised
@@ -107,7 +107,7 @@ def test_a_notice_in_the_middle_of_a_save(tmp_path: Path, start: Start, place: P
     """The writer stands still with shards of an older state in the place until the job is about to end, and dies."""
     notice = tmp_path / "notice"
     flags = ("--checkpoint", str(place), "--checkpoint-every", "4", "--notice-file", str(notice))
-    run = start("--replicas", "2", *flags, "--fault", "writer:save-manifest:step=4:SIGSTOP", script_args=PACED)
+    run = start("--replicas", "2", *EVEN, *flags, "--fault", "writer:save-manifest:step=4:SIGSTOP", script_args=PACED)
     wait_for(lambda: stopped(run), "the writer to stand still in its save")
     notice.touch()
     wait_for(lambda: any(fact.step > 4 for _, fact in run.facts(StateKept)), "the last state in memory")
@@ -168,7 +168,7 @@ def test_without_a_boundary_in_time_the_newest_state_in_memory_is_what_is_left(
     notice = tmp_path / "notice"
     hang = ("--fault", "r1:reduce:step=12:hang", "--hang-factor", "0")
     flags = ("--checkpoint", str(place), "--checkpoint-every", "5", "--memory-every", "1")
-    run = start("--replicas", "2", *flags, *hang, "--notice-file", str(notice), "--notice-within", "4")
+    run = start("--replicas", "2", *EVEN, *flags, *hang, "--notice-file", str(notice), "--notice-within", "4")
     wait_for(
         lambda: kept(run) and kept(run)[-1] >= 12 and durable(place)[:1] == [10], "the state before the step that hangs"
     )
@@ -217,7 +217,7 @@ def test_an_exception_that_ends_the_job_saves_what_others_hold(start: Start, pla
 def test_an_exception_on_all_replicas_leaves_the_newest_state_and_names_it(start: Start, place: Path) -> None:
     """Nobody is left who holds more; what only lay in memory is made durable before it goes."""
     faults = [part for name in ("r0", "r1") for part in ("--fault", f"{name}:entered:step=7:raise")]
-    flags = ("--replicas", "2", "--checkpoint", str(place), "--checkpoint-every", "100", "--memory-every", "3")
+    flags = ("--replicas", "2", *EVEN, "--checkpoint", str(place), "--checkpoint-every", "100", "--memory-every", "3")
     run = start(*flags, *faults)
     assert run.wait() == 1, run.story()
     assert durable(place) == [6] and "safe is the state of step 6" in run.output, run.story()

@@ -50,7 +50,7 @@ GENERATIONS = 3
 _DEATHS = 10
 """In a row: after so many it is given up."""
 _WELL_S = 30.0
-"""A vault that has lived for so long is not the next in a row."""
+"""A vault that has lived for so long, or has made a state safe, is not the next in a row."""
 _FAREWELL_S = 5.0
 
 
@@ -83,6 +83,8 @@ class Custodian:
         """When this vault said something, the last time."""
         self._watch: asyncio.TimerHandle | None = None
         self._born_s = 0.0
+        self._has_served = False
+        """This vault made a state safe."""
         self._is_open = False
         """This vault takes questions."""
         self._is_closing = False
@@ -180,6 +182,7 @@ class Custodian:
 
     def _start(self) -> None:
         """A vault, which finds what those before it left in memory."""
+        self._born_s, self._has_served = time.monotonic(), False
         ours, theirs = socket.socketpair()
         memory = ",".join(f"{arena}:{label}" for arena, label in self._memory)
         logs = ",".join(f"{member}:{fd}" for member, fd in self._logs.items())
@@ -197,7 +200,7 @@ class Custodian:
                 self._died(f"cannot start ({error}): check the limits on processes")
                 return
         pid = self._process.pid
-        self._born_s = self._heard_s = time.monotonic()
+        self._heard_s = time.monotonic()
         self._line = VaultLine(ours)
         self._journal.write(VaultStarted(pid=pid, incarnation=self._setting.incarnation))
         self._loop.add_reader(ours, self._hear)
@@ -229,7 +232,8 @@ class Custodian:
             self._gone.set_result(None)
 
     def _died(self, how: str) -> None:
-        self._deaths = self._deaths + 1 if time.monotonic() < self._born_s + _WELL_S or not self._born_s else 1
+        was_well = self._has_served or time.monotonic() >= self._born_s + _WELL_S
+        self._deaths = 1 if was_well else self._deaths + 1
         if self._deaths >= _DEATHS:
             self._give_up(how)
             return
@@ -299,6 +303,7 @@ class Custodian:
                     self._answer.set_result(message)
             case Held(place=place, step=step):
                 self.held[place] = step
+                self._has_served = True
             case Said():
                 self._say(message)
 

@@ -16,6 +16,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """A replica, memory, or a URL."""
     step: int
     """So many steps are committed in what it holds."""
+    records: int = 0
+    """So many more lie beside it, in the logs of an every-step job."""
     is_replica: bool
     is_far: bool
     """It outlives this host."""
@@ -25,7 +27,7 @@ def held_by(held: Iterable[Held]) -> str:
     """Replicas by their names, all at one step; then what was saved."""
     everything = list(held)
     replicas = [each for each in everything if each.is_replica]
-    saved = [f"{_where(each.where)} (step {each.step})" for each in everything if not each.is_replica]
+    saved = [f"{_where(each.where)} (step {each.step}{_after(each.records)})" for each in everything if not each.is_replica]
     told = [f"{and_(each.where for each in replicas)} (step {replicas[0].step})"] if replicas else []
     return "; ".join([*told, *saved]) or "nobody yet"
 
@@ -39,8 +41,8 @@ def consequence(foretold: Foretold) -> str:
         case Redealt(lanes=lanes):
             dealt = ", ".join(f"{name} {_lanes(each)}" for name, each in lanes.items())
             return f"nothing is lost, and lanes are dealt anew: {dealt}"
-        case Founded(step=step, where=where, redone=redone, redone_s=redone_s):
-            return f"the job is founded again from step {step} ({_where(where)}): {_again(redone, redone_s)}"
+        case Founded() as founded:
+            return f"the job is founded again from {_origin(founded)}"
         case Ended() as ended:
             return _ended(ended)
     assert_never(foretold.outcome)
@@ -51,9 +53,8 @@ def unique(holders: Holders) -> str:
     if holders.sole is None:
         return ""
     match foretell(holders, (holders.sole,)).outcome:
-        case Founded(step=step, where=where, redone=redone, redone_s=redone_s):
-            cost = f"its loss takes the job back to step {step} ({_where(where)}): {_again(redone, redone_s)}"
-            return f"only {holders.sole} holds the state: {cost}"
+        case Founded() as founded:
+            return f"only {holders.sole} holds the state: its loss takes the job back to {_origin(founded)}"
         case _:
             saved = " of this job" if holders.copies else ", and nothing is saved"
             return f"only {holders.sole} holds the state{saved}: its loss ends the job"
@@ -65,6 +66,15 @@ def _ended(ended: Ended) -> str:
         return f"{over}, and nothing is left of its state: {plural(ended.redone, 'step')} lost{_took(ended.redone_s)}"
     again = _again(ended.redone, ended.redone_s)
     return f"{over}; with --resume latest another goes on from step {ended.step} ({_where(ended.where)}): {again}"
+
+
+def _origin(founded: Founded) -> str:
+    where = f"step {founded.step} ({_where(founded.where)}){_after(founded.records)}"
+    return f"{where}: {_again(founded.redone, founded.redone_s)}"
+
+
+def _after(records: int) -> str:
+    return f" and {plural(records, 'record')} after it" if records else ""
 
 
 def _again(steps: int, seconds: float | None) -> str:

@@ -1,6 +1,7 @@
 """What one job of a soak promised, held against what it left behind: digests, invariants, blame, exit code."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 import msgspec
 
@@ -14,7 +15,7 @@ from regrow.core.errors import ConfigError, StateError
 from regrow.core.records import Departed, Fact, JobEnded, WorkerExited
 from regrow.faults.ordeal import Ordeal
 from regrow.faults.subject import Subject, digest_alone
-from regrow.shell.journal import read
+from regrow.shell.journal import Account, read
 
 _ENDS = ((0, 0), (75, 130), (143, 130))
 """The exit codes of a job and its coordinator: finished, and stopped by SIGTERM with a state that is safe, or before there
@@ -55,7 +56,8 @@ def prove(subject: Subject, ordeal: Ordeal, trouble: str | None, reference: tupl
 
 
 def _prove(subject: Subject, ordeal: Ordeal, trouble: str | None, reference: tuple[str, ...]) -> JobReport:
-    facts = [line.what for account in read(subject.run_dir / "journal") for line in account.lines]
+    accounts = list(read(subject.run_dir / "journal"))
+    facts = [line.what for account in accounts for line in account.lines]
     departed = [fact for fact in facts if isinstance(fact, Departed) and fact.digest is not None]
     steps, digests = {fact.step for fact in departed}, {fact.digest for fact in departed}
     expected = digest_alone(max(steps), *reference) if len(steps) == 1 else None
@@ -70,7 +72,7 @@ def _prove(subject: Subject, ordeal: Ordeal, trouble: str | None, reference: tup
         failures.append(f"the digests differ after {max(steps)} steps: {digests} instead of {expected}")
     if not checked.clean:
         failures.append(f"an invariant is broken: {checked.violations[0].rule}: {checked.violations[0].what}")
-    failures.append(_wrong_blame(facts, tale))
+    failures.append(wrong_blame(accounts, tale))
     stood = f"everyone stood still for {span(tale.summary.stall_s)} of {span(tale.summary.training_s)}"
     return JobReport(
         steps=max(steps, default=checked.steps),
@@ -96,11 +98,13 @@ def _wrong_end(subject: Subject, facts: list[Fact]) -> str | None:
     return f"`regrow run` and its coordinator ended with codes {codes}: {why}"
 
 
-def _wrong_blame(facts: list[Fact], tale: Tale) -> str | None:
+def wrong_blame(accounts: Iterable[Account], tale: Tale) -> str | None:
     """Whoever died by itself is named once; whom the agent ended is named for what it had done before, or not at all. Who
-    left as planned has not died."""
-    exits = [fact for fact in facts if isinstance(fact, WorkerExited) and not fact.clean]
+    left as planned has not died, though it may be struck on its way out."""
+    facts = [(account.who, line.what) for account in accounts for line in account.lines]
+    exits = [fact for _, fact in facts if isinstance(fact, WorkerExited) and not fact.clean]
     died = {str(fact.member) for fact in exits if not fact.how.startswith("was ended") and not is_tidying(fact.how)}
+    died -= {who for who, fact in facts if isinstance(fact, Departed) and fact.fault == "left"}
     blamed = Counter(culprit.member for episode in tale.episodes for culprit in episode.culprits)
     if died <= blamed.keys() and max(blamed.values(), default=1) == 1:
         return None

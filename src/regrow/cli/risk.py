@@ -60,7 +60,10 @@ def gather_risk(
     return Risk(
         held=(
             *(Held(where=name, step=reached, is_replica=True, is_far=False) for name in holders.replicas),
-            *(Held(where=copy.where, step=copy.step, is_replica=False, is_far=copy.is_far) for copy in holders.copies),
+            *(
+                Held(where=copy.where, step=copy.step, records=copy.records, is_replica=False, is_far=copy.is_far)
+                for copy in holders.copies
+            ),
         ),
         unique=unique(holders),
         what_if=tuple(foretell(holders, lost) for lost in asked),

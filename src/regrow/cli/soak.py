@@ -18,7 +18,7 @@ from regrow.cli.conclusion import FAILED, INFRA, STOPPED
 from regrow.cli.proof import JobReport, prove
 from regrow.core.errors import RegrowError
 from regrow.faults.ordeal import Glimpse, Ordeal
-from regrow.faults.schedule import flows, length, saves, volleys
+from regrow.faults.schedule import flows, length, logs, saves, volleys
 from regrow.faults.subject import Subject
 
 _JOB_S = 120.0
@@ -147,7 +147,7 @@ class _Soak:
         )
 
     def _run_one(self, place: Path, seed: str, until_s: float, wish: _Wish) -> JobReport:
-        subject = Subject(place, self._replicas, length(seed), flows(seed), saves(seed))
+        subject = Subject(place, self._replicas, length(seed), flows(seed), saves(seed), logs(seed))
         ordeal = Ordeal(subject, volleys(seed, self._replicas), self._watch)
         try:
             trouble = ordeal.run(until_s, lambda: wish.is_there)

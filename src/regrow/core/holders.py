@@ -30,6 +30,11 @@ class Copy(msgspec.Struct, frozen=True, kw_only=True):
     """A job founded from it goes on at this step: its own, or a later one that records kept beside it lead to."""
 
     @property
+    def records(self) -> int:
+        """So many committed records are kept beside it."""
+        return self.through - self.step
+
+    @property
     def is_far(self) -> bool:
         """Does it outlive this host?"""
         return self.where != MEMORY and is_far(self.where)

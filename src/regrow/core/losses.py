@@ -39,6 +39,8 @@ class Founded(msgspec.Struct, frozen=True, kw_only=True, tag="founded", tag_fiel
 
     where: str
     step: int
+    records: int
+    """So many committed steps follow it in the logs, and are replayed."""
     redone: int
     """So many steps are computed again."""
     redone_s: float | None
@@ -119,7 +121,9 @@ def foretell(holders: Holders, lost: tuple[str, ...]) -> Foretold:
         why = "nothing that was saved is left" if holders.copies else "nothing is saved yet"
         return Foretold(lost=lost, outcome=_ended(holders, _STATE_LOST, left), why=(nobody, why, *others))
     redone = max(0, holders.reached - best.through)
-    founded = Founded(where=best.where, step=best.step, redone=redone, redone_s=_seconds(holders, redone))
+    founded = Founded(
+        where=best.where, step=best.step, records=best.records, redone=redone, redone_s=_seconds(holders, redone)
+    )
     away = ("the vault is away, and brings it once it is back",) if holders.is_vault_away else ()
     return Foretold(lost=lost, outcome=founded, why=(nobody, _newest(best), *away, *restarts, *others))
 
@@ -251,7 +255,8 @@ def _seconds(holders: Holders, steps: int) -> float | None:
 
 
 def _newest(copy: Copy) -> str:
-    return f"the newest state that is left is that of step {copy.step}, {_where(copy)}"
+    logged = f"; the logs beside it lead to step {copy.through}" if copy.records else ""
+    return f"the newest state that is left is that of step {copy.step}, {_where(copy)}{logged}"
 
 
 def _where(copy: Copy) -> str:

@@ -75,6 +75,11 @@ def saves(seed: str) -> bool:
     return random.Random(f"saves of {seed}").random() < 0.5
 
 
+def logs(seed: str) -> bool:
+    """Is each committed step of a job that saves logged as well? Then no step is computed again, whoever is killed."""
+    return saves(seed) and random.Random(f"logs of {seed}").random() < 0.5
+
+
 def volleys(seed: str, replicas: int) -> Iterator[Volley]:
     """Endless; the same for the same arguments on every machine."""
     chance = random.Random(seed)

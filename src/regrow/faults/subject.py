@@ -36,8 +36,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Subject:
-    def __init__(self, folder: Path, replicas: int, steps: int | None, flows: bool, saves: bool) -> None:
-        """Without `steps` it goes on until it is stopped. If it `flows`, its gradients travel one by one."""
+    def __init__(self, folder: Path, replicas: int, steps: int | None, flows: bool, saves: bool, logs: bool) -> None:
+        """Without `steps` it goes on until it is stopped. If it `flows`, its gradients travel one by one. One that saves and
+        `logs` replays what it committed since its newest state."""
         self.folder = folder
         self.run_dir = folder / "run"
         self._journal = self.run_dir / "journal"
@@ -47,6 +48,7 @@ class Subject:
         self._replicas = replicas
         self._flows = flows
         self._saves = saves
+        self._logs = logs
         self.steps = steps
         self._coordinator: subprocess.Popen[bytes] | None = None
         self._launcher: subprocess.Popen[bytes] | None = None
@@ -58,7 +60,8 @@ class Subject:
         self._wait_listening()
         where = ("--coordinator", f"127.0.0.1:{self._port}", "--run-dir", str(self.run_dir))
         size = ("--replicas", str(self._replicas), *(("--bucket-mb", "0.0004") if self._flows else ()))
-        saves = ("--memory-every", "5", "--checkpoint", str(self.folder / "checkpoints"), "--checkpoint-every", "20")
+        memory = ("--every-step",) if self._logs else ("--memory-every", "5")
+        saves = (*memory, "--checkpoint", str(self.folder / "checkpoints"), "--checkpoint-every", "20")
         script = (str(SCRIPT), "--pace", str(PACE_S), *(() if self.steps is None else ("--steps", str(self.steps))))
         self._launcher = self._spawn("run", *where, *size, *(saves if self._saves else ()), *_LIMITS, *script)
 
