@@ -20,6 +20,12 @@ class Work:
     hang: str = ""
     """`REPLICA:STEP`: that replica, in its first life, sleeps there for ever, with a helper thread that lives on."""
 
+    def arguments(self, folder: Path) -> list[str]:
+        """What `Task` in jobs/task.py reads; a system's command ends with them."""
+        numbers = {name: getattr(self, name) for name in ("size", "replicas", "microbatches", "steps", "save_every", "hang")}
+        given = {"folder": folder, **numbers}
+        return [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
