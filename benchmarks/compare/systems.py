@@ -18,7 +18,7 @@ class Work:
     save_every: int = 0
     """Steps from one checkpoint to the next, where the system restarts from checkpoints; 0: none is written."""
     hang: str = ""
-    """`REPLICA:STEP`: that replica, in its first life, sleeps there for ever, with a helper thread that lives on."""
+    """`REPLICA:STEP`: that replica, in its first life, sleeps there for ever in its first microbatch, with a helper thread that lives on."""
 
     def arguments(self, folder: Path) -> list[str]:
         """What `Task` in jobs/task.py reads; a system's command ends with them."""

@@ -7,6 +7,7 @@ machine share.
     up      the process stands before its first step: model and optimizer are built, a checkpoint is loaded
     begin   it begins to compute a step
     batch   it has finished the backward of one microbatch of that step
+    hang    it hangs from here on, because it was told to
     commit  its optimizer has applied the step
     end     it is done; `digest` is that of its parameters
 """

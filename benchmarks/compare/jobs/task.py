@@ -52,11 +52,12 @@ class Task:
     def begin(self, step: int) -> None:
         self._turns.wait(step)
         self._log.note("begin", step)
-        if self._hang == f"{self.replica}:{step}" and self._is_first_life():
-            threading.Thread(target=_sleep_for_ever).start()
-            _sleep_for_ever()
 
     def batch(self, step: int, microbatch: int) -> None:
+        if self._hang == f"{self.replica}:{step}" and self._is_first_life():
+            self._log.note("hang", step)
+            threading.Thread(target=_sleep_for_ever).start()
+            _sleep_for_ever()
         self._log.note("batch", step, microbatch=microbatch)
 
     def commit(self, step: int) -> None:
