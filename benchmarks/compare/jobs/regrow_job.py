@@ -16,11 +16,8 @@ def main() -> None:
     model, optimizer = build(task.size)
     job.track(model=model, optimizer=optimizer)
     data = job.data(lambda step, lane, _: (lane, batch(task.size, step, lane)))
-    stands = False
+    task.up(0)
     for step in job.steps(task.steps, data):
-        if not stands:
-            task.up(step.index)
-            stands = True
         if step.live:
             task.begin(step.index)
         for lane, microbatch in step:

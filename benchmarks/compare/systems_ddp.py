@@ -1,0 +1,43 @@
+"""Plain DistributedDataParallel under torchrun: checkpoints, and the restart of all processes when one is lost."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from compare.ports import free_port
+from compare.systems import Command, Work
+
+JOB = Path(__file__).parent / "jobs" / "ddp_job.py"
+TORCHRUN = Path(sys.executable).with_name("torchrun")
+RESTARTS = 1000
+
+
+@dataclass(frozen=True)
+class Ddp:
+    settings: str
+    explained: str
+    flags: tuple[str, ...] = ()
+    script_flags: tuple[str, ...] = ()
+    environ: tuple[tuple[str, str], ...] = ()
+    name: str = "DDP, torchrun"
+
+    def unavailable(self) -> str:
+        return ""
+
+    def commands(self, work: Work, folder: Path) -> list[Command]:
+        start = [f"--nproc-per-node={work.replicas}", f"--max-restarts={RESTARTS}", "--rdzv-backend=c10d"]
+        start += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=job", *self.flags]
+        script = [str(JOB), *work.arguments(folder), *self.script_flags]
+        return [Command(name="launcher", argv=[str(TORCHRUN), *start, *script], environ=dict(self.environ))]
+
+
+DEFAULT = Ddp("default", "--max-restarts is all that was set, because with its default of 0 the first death ends the job")
+BEST = Ddp(
+    "best",
+    "the collectives' timeout 10 s (init_process_group), --monitor-interval 0.1, --shutdown-timeout 2, a store of its own "
+    "for each restart (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1)",
+    flags=("--monitor-interval=0.1", "--shutdown-timeout=2"),
+    script_flags=("--timeout-s=10",),
+    environ=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),),
+)
+SYSTEMS = [BEST, DEFAULT]
