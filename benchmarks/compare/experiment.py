@@ -54,7 +54,7 @@ class Experiment:
     entries: Callable[[Sequence[System]], list[Entry]]
 
 
-def repetitions(entry: Entry) -> int:
+def repetitions(entry: Entry, expected_s: float) -> int:
     if entry.settings == "default":
         return 1
-    return SHORT_RUNS if entry.expected_s < SHORT_S else LONG_RUNS
+    return SHORT_RUNS if expected_s < SHORT_S else LONG_RUNS

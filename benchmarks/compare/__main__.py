@@ -1,0 +1,129 @@
+"""Runs the comparison, from where it was interrupted, and writes docs/comparison.md.
+
+ONLY=kill     experiments whose name begins with this; several with commas
+SYSTEMS=ddp   systems whose name has this in it, upper or lower case; several with commas
+MINUTES=75    at most so long in all: when it is not enough, there are fewer repetitions
+QUICK=1       at most 38 minutes and one repetition; its results lie by themselves, and the page is left alone
+REPORT=1      nothing is run; the page is written again
+"""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from compare.contestants import EXPERIMENTS, systems
+from compare.experiment import Entry, Experiment
+from compare.plan import Due, affordable, left_s, rounds
+from compare.report import write
+from compare.results import FOLDER, Results, machine
+from compare.runner import NotStarted
+
+MINUTES, QUICK_MINUTES = 75.0, 38.0
+
+
+def main() -> None:
+    quick = bool(os.environ.get("QUICK"))
+    results = Results(FOLDER / ("quick.jsonl" if quick else "runs.jsonl"))
+    if not os.environ.get("REPORT"):
+        budget_s = 60.0 * float(os.environ.get("MINUTES", QUICK_MINUTES if quick else MINUTES))
+        run(results, budget_s, at_most=1 if quick else 0)
+    if quick:
+        print(f"figures: {results.path}")
+    else:
+        write(results)
+
+
+def run(results: Results, budget_s: float, at_most: int) -> None:
+    table = chosen()
+    measured = results.took()
+    due = affordable(rounds(table, measured, at_most=at_most), measured, budget_s)
+    todo = [one for one in due if one.key not in measured]
+    print_plan(table, due, todo, measured)
+    here = machine()
+    for number, one in enumerate(todo):
+        left = left_s(todo[number:], measured)
+        say(f"[{number + 1} of {len(todo)}, {clock(left)} left] {label(one)} ...", end=" ")
+        begun = time.monotonic()
+        figures = attempt(one)
+        took = time.monotonic() - begun
+        results.add(one.key, figures, took, here)
+        measured[one.key] = took
+        say(f"{took:.0f} s: {short(figures)}")
+
+
+def attempt(one: Due) -> dict[str, object]:
+    """A system that fails is a result, and no reason to stop."""
+    folder = Path(tempfile.mkdtemp(prefix="compare-"))
+    try:
+        return one.entry.run(folder / "run", one.repetition)
+    except NotStarted as error:
+        return {"failed": str(error)}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def chosen() -> list[tuple[Experiment, list[Entry]]]:
+    """The experiments and entries that were asked for; systems that cannot run here are left out and named in the report."""
+    only = [word for word in os.environ.get("ONLY", "").split(",") if word]
+    names = [word.lower() for word in os.environ.get("SYSTEMS", "").split(",") if word]
+    runnable = [system for system in systems() if not system.unavailable()]
+    table = []
+    for experiment in EXPERIMENTS:
+        if not only or any(experiment.name.startswith(word) for word in only):
+            entries = [
+                entry
+                for entry in experiment.entries(runnable)
+                if not names or any(name in entry.name.lower() for name in names)
+            ]
+            table.append((experiment, entries))
+    if not table:
+        sys.exit(f"ONLY={','.join(only)}: there is no such experiment; there are {', '.join(e.name for e in EXPERIMENTS)}")
+    return table
+
+
+def print_plan(
+    table: list[tuple[Experiment, list[Entry]]],
+    due: list[Due],
+    todo: list[Due],
+    measured: dict[tuple[str, str, str, int], float],
+) -> None:
+    for system in systems():
+        if reason := system.unavailable():
+            say(f"left out: {system.name} ({system.settings}): {reason}")
+    for experiment, entries in table:
+        own = [one for one in due if one.experiment is experiment]
+        rest = [one for one in todo if one.experiment is experiment]
+        say(
+            f"{experiment.name:18} {len(entries):3} rows  {len(own):3} runs, {len(rest):3} to do, {clock(left_s(rest, measured))}"
+        )
+    say(f"{len(todo)} runs, {clock(left_s(todo, measured))}")
+
+
+def label(one: Due) -> str:
+    return f"{one.experiment.name}, {one.entry.name}, {one.entry.settings}, {one.repetition + 1}"
+
+
+def short(figures: dict[str, object]) -> str:
+    words = [
+        f"{key} {value:.4g}" if isinstance(value, float) else f"{key} {value}"
+        for key, value in figures.items()
+        if not isinstance(value, list)
+    ]
+    return ", ".join(words)[:300]
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def say(text: str, end: str = "\n") -> None:
+    print(text, end=end, flush=True)
+
+
+if __name__ == "__main__":
+    main()
