@@ -28,6 +28,8 @@ class Environment:
     name: str
     requirements: tuple[str, ...]
     has_torch_of_its_own: bool = False
+    platform: str = ""
+    """Take the first requirement's wheel as for this platform, whatever pip thinks of the machine."""
 
     @property
     def folder(self) -> Path:
@@ -63,16 +65,26 @@ class Environment:
         subprocess.run([sys.executable, "-m", "venv", str(self.folder)], check=True)
         if not self.has_torch_of_its_own:
             (_packages(self.folder) / "base.pth").write_text(f"{_packages(BASE.folder)}\n")
-        done = subprocess.run(
-            [self.python, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *self.requirements],
+        try:
+            if self.platform:
+                self._install("--no-deps", *self._foreign(), self.requirements[0])
+            self._install(*self.requirements)
+        except subprocess.CalledProcessError as error:
+            self.failure.write_text(error.stdout)
+        else:
+            self._mark.write_text(self._holds)
+
+    def _install(self, *arguments: str) -> None:
+        subprocess.run(
+            [self.python, "-m", "pip", "install", "-q", "-c", str(CONSTRAINTS), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            check=True,
         )
-        if done.returncode:
-            self.failure.write_text(done.stdout)
-        else:
-            self._mark.write_text(self._holds)
+
+    def _foreign(self) -> list[str]:
+        return [f"--platform={self.platform}", "--only-binary=:all:", f"--target={_packages(self.folder)}"]
 
     @property
     def _mark(self) -> Path:
@@ -90,8 +102,10 @@ def _packages(folder: Path) -> Path:
 BASE = Environment(name="base", requirements=("torch", "numpy"), has_torch_of_its_own=True)
 TORCHFT_NIGHTLY = Environment(name="torchft-nightly", requirements=("torchft-nightly==2026.10.26",))
 TORCHFT_RELEASE = Environment(name="torchft-release", requirements=("torchft==0.2.0",))
-NVRX = Environment(name="nvrx", requirements=("nvidia-resiliency-ext==0.4.1",))
-DLROVER = Environment(name="dlrover", requirements=("dlrover[torch]==0.6.1",))
+NVRX = Environment(name="nvrx", requirements=("nvidia-resiliency-ext==0.6.0",), platform="manylinux_2_39_x86_64")
+"""The newest for Python 3.11. Its wheel asks for a newer glibc than some machines have, for a part that times GPU kernels."""
+DLROVER = Environment(name="dlrover", requirements=("dlrover[torch]==0.6.1", "grpcio", "protobuf"))
+"""It imports the last two wherever it runs, and asks for them nowhere or only for Kubernetes."""
 TORCHSNAPSHOT = Environment(name="torchsnapshot", requirements=("torchsnapshot==0.1.0",))
 PEERS = (TORCHFT_NIGHTLY, TORCHFT_RELEASE, NVRX, DLROVER, TORCHSNAPSHOT)
 

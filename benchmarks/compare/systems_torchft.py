@@ -33,7 +33,6 @@ class Torchft:
         environ = {"TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{port}", "NUM_REPLICA_GROUPS": str(work.replicas)}
         options = []
         if is_best:
-            environ |= {"TORCHFT_QUORUM_RETRIES": "600"}
             options = ["--best", f"--collective-s={COLLECTIVE_S[work.size]}"]
         return [
             Command(name="coordinator", argv=lighthouse),
@@ -58,7 +57,7 @@ DEFAULT = (
 )
 BEST = (
     "lighthouse --heartbeat_timeout_ms 500 --quorum_tick_ms 10 --join_timeout_ms 10000 (its --help, README); collectives "
-    "give up after 2 s (heavy model: 30 s, above the time of a transfer), quorum_retries 600, init_sync=False, state handed "
+    "give up after 2 s (heavy model: 30 s, above the time of a transfer), quorum_retries=600, connect_timeout=2 s, init_sync=False, state handed "
     "over in 8 chunks (docstrings of Manager and HTTPTransport)"
 )
 SYSTEMS: tuple[System, ...] = tuple(

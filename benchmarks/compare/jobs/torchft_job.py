@@ -35,6 +35,8 @@ def manager_for(replica: int, is_best: bool, collective_s: float, **state: objec
         min_replica_size=1,
         replica_id=f"replica{replica}",
         init_sync=False,
+        connect_timeout=timedelta(seconds=2),
+        quorum_retries=600,
         checkpoint_transport=HTTPTransport(timeout=timedelta(seconds=60), num_chunks=8),
         **state,
     )
