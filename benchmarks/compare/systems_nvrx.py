@@ -39,8 +39,9 @@ class Nvrx:
             "--ft-initial-rank-heartbeat-timeout=60",
             f"--ft-rank-heartbeat-timeout={SILENCE_S[work.size]}",
         ]
+        control = [NVRX.python, "-m", f"{PACKAGE}.control_plane", *rendezvous, "--ft-enable-log-server=false"]
         return [
-            Command(name="coordinator", argv=[NVRX.python, "-m", f"{PACKAGE}.control_plane", *rendezvous]),
+            Command(name="coordinator", argv=control),
             Command(name="launcher", argv=[*launcher, *job]),
         ]
 
