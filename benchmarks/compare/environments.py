@@ -104,8 +104,8 @@ TORCHFT_NIGHTLY = Environment(name="torchft-nightly", requirements=("torchft-nig
 TORCHFT_RELEASE = Environment(name="torchft-release", requirements=("torchft==0.2.0",))
 NVRX = Environment(name="nvrx", requirements=("nvidia-resiliency-ext==0.6.0",), platform="manylinux_2_39_x86_64")
 """The newest for Python 3.11. Its wheel asks for a newer glibc than some machines have, for a part that times GPU kernels."""
-DLROVER = Environment(name="dlrover", requirements=("dlrover[torch]==0.6.1", "grpcio", "protobuf"))
-"""It imports the last two wherever it runs, and asks for them nowhere or only for Kubernetes."""
+DLROVER = Environment(name="dlrover", requirements=("dlrover[k8s,torch]==0.6.1", "protobuf"))
+"""Its local master, too, imports what it asks for under `k8s`, and protobuf, for which it does not ask."""
 TORCHSNAPSHOT = Environment(name="torchsnapshot", requirements=("torchsnapshot==0.1.0",))
 PEERS = (TORCHFT_NIGHTLY, TORCHFT_RELEASE, NVRX, DLROVER, TORCHSNAPSHOT)
 
