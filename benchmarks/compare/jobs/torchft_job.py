@@ -42,6 +42,13 @@ def manager_for(replica: int, is_best: bool, collective_s: float, **state: objec
     )
 
 
+def save(path: Path, manager: Manager, state: dict[str, object]) -> None:
+    """Under another name first: a process that dies here leaves the checkpoint before it."""
+    beside = path.with_suffix(f".{os.getpid()}")
+    torch.save({"manager": manager.state_dict(), **state}, beside)
+    beside.replace(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--best", action="store_true")
@@ -51,14 +58,20 @@ def main() -> None:
     task = Task(replica)
     settle()
     model, inner = build(task.size)
-    state = {
-        "state_dict": lambda: {"model": model.state_dict(), "optimizer": inner.state_dict()},
-        "load_state_dict": lambda saved: (
-            model.load_state_dict(saved["model"]),
-            inner.load_state_dict(saved["optimizer"]),
-        ),
-    }
-    manager = manager_for(replica, args.best, args.collective_s, **state)
+
+    def state() -> dict[str, object]:
+        return {"model": model.state_dict(), "optimizer": inner.state_dict()}
+
+    def load(saved: dict[str, object]) -> None:
+        model.load_state_dict(saved["model"])
+        inner.load_state_dict(saved["optimizer"])
+
+    manager = manager_for(replica, args.best, args.collective_s, state_dict=state, load_state_dict=load)
+    newest = task.saved / "newest.pt"
+    if newest.exists():
+        saved = torch.load(newest)
+        load(saved)
+        manager.load_state_dict(saved["manager"])
     parallel = DistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, inner)
     inner.register_step_post_hook(lambda *_: task.commit(manager.current_step() - 1))
@@ -76,6 +89,9 @@ def main() -> None:
         (loss_of(parallel, batch(task.size, step, share[-1])) / len(share)).backward()
         task.batch(step, share[-1])
         optimizer.step()
+        done = manager.current_step()
+        if task.save_every and done > step and done % task.save_every == 0 and manager.participating_rank() == 0:
+            save(newest, manager, state())
     task.end(manager.current_step(), digest(model))
     manager.shutdown(wait=False)
 
