@@ -98,9 +98,8 @@ def print_plan(
     for experiment, entries in table:
         own = [one for one in due if one.experiment is experiment]
         rest = [one for one in todo if one.experiment is experiment]
-        say(
-            f"{experiment.name:18} {len(entries):3} rows  {len(own):3} runs, {len(rest):3} to do, {clock(left_s(rest, measured))}"
-        )
+        time_left = clock(left_s(rest, measured))
+        say(f"{experiment.name:18} {len(entries):3} rows  {len(own):3} runs, {len(rest):3} to do, {time_left}")
     say(f"{len(todo)} runs, {clock(left_s(todo, measured))}")
 
 

@@ -1,11 +1,20 @@
 """Which systems and which experiments there are."""
 
-from compare import systems_ddp, systems_regrow
-from compare.experiments import kill
+from compare import systems_ddp, systems_dlrover, systems_nvrx, systems_regrow, systems_torchft
+from compare.experiments import churn, coordinator, hang, join, kill, lone, steady
 from compare.systems import System
 
-EXPERIMENTS = [*kill.EXPERIMENTS]
+EXPERIMENTS = [
+    *steady.EXPERIMENTS,
+    *kill.EXPERIMENTS,
+    *hang.EXPERIMENTS,
+    *coordinator.EXPERIMENTS,
+    *lone.EXPERIMENTS,
+    *join.EXPERIMENTS,
+    *churn.EXPERIMENTS,
+]
 
 
 def systems() -> list[System]:
-    return [*systems_regrow.SYSTEMS, *systems_ddp.SYSTEMS]
+    modules = (systems_regrow, systems_ddp, systems_torchft, systems_nvrx, systems_dlrover)
+    return [system for module in modules for system in module.SYSTEMS]

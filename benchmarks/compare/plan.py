@@ -1,8 +1,8 @@
 """Which runs are due, in which order, and how long they will take: pure functions over the experiments and what is done.
 
-One round after the other: in the first every entry runs once, in each further one those that are to run more often. The order
-of the systems within an experiment turns from round to round, so that no system is always the one after a certain other. When
-the time is not enough for all, the last rounds fall away.
+One round after the other: in the first every entry runs once, in each further one those that are to run more often. The
+order of the systems within an experiment changes from round to round, so that no system always comes after a certain other.
+When the time is not enough for all, the last rounds fall away.
 """
 
 import random

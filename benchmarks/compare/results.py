@@ -23,8 +23,8 @@ class Results:
         return list(self._read())
 
     def took(self) -> dict[Key, float]:
-        """Of each finished run, how long it took."""
-        return {_key(line): float(str(line["took_s"])) for line in self._read()}
+        """Of each finished run, how long it took. One that failed is tried again."""
+        return {_key(line): float(str(line["took_s"])) for line in self._read() if "failed" not in _figures(line)}
 
     def add(self, key: Key, figures: dict[str, object], took_s: float, machine: dict[str, object]) -> None:
         experiment, name, settings, repetition = key
@@ -73,6 +73,11 @@ def machine() -> dict[str, object]:
 def _processor() -> str:
     rows = [row for row in Path("/proc/cpuinfo").read_text().splitlines() if row.startswith("model name")]
     return rows[0].partition(":")[2].strip() if rows else platform.machine()
+
+
+def _figures(line: dict[str, object]) -> dict[str, object]:
+    figures = line["figures"]
+    return figures if isinstance(figures, dict) else {}
 
 
 def _key(line: dict[str, object]) -> Key:

@@ -52,6 +52,7 @@ class Run:
             for command in self.system.commands(self.work, self.folder):
                 self._commands[command.name] = command
                 self.start(command.name)
+                self._wait_ready(command)
         except BaseException:
             self.end()
             raise
@@ -75,6 +76,15 @@ class Run:
                 start_new_session=True,
             )
         self._watch(self._processes[name].pid)
+
+    def _wait_ready(self, command: Command) -> None:
+        deadline = time.monotonic() + STARTUP_S
+        while command.ready and command.ready not in (self.folder / f"{command.name}.txt").read_text(errors="replace"):
+            if self._processes[command.name].poll() is not None or time.monotonic() > deadline:
+                raise NotStarted(
+                    f"{self.system.name}: {command.name} did not print {command.ready!r}: {self.output[-1500:]}"
+                )
+            time.sleep(POLL_S)
 
     def allow(self, steps: int) -> None:
         """Steps below this one may begin."""
@@ -105,7 +115,7 @@ class Run:
         return story
 
     def wait(self, condition: Callable[[Story], bool], at_most_s: float = LIMIT_S, *, or_ended: bool = False) -> Story:
-        """Until the condition holds or the time is up; the caller looks which. With `or_ended` also until nothing is left."""
+        """Until the condition holds or the time is up; the caller looks which. `or_ended`: or until all has ended."""
         end = time.monotonic() + at_most_s
         while True:
             begun = time.monotonic()

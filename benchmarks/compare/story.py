@@ -118,8 +118,8 @@ def usual_step(story: Story, before: float | None = None) -> float:
 
 
 def longest_pause(story: Story, strike: Strike, end: float | None = None) -> float | None:
-    """The longest time without a commit by anybody but the struck one, from the strike on, beyond the usual step; None: there
-    was no commit any more. Until `end`, or until full strength, or until nobody looked any more."""
+    """The longest time without a commit by anybody but the struck one, from the strike to `end` or until nobody looked any
+    more, less the usual step; None: there was no commit any more."""
     others = sorted({line.at for line in story.commits if line.pid != strike.pid})
     begun = others[max(bisect_right(others, strike.at) - 1, 0) :]
     if len(begun) < 2:

@@ -18,7 +18,8 @@ class Work:
     save_every: int = 0
     """Steps from one checkpoint to the next, where the system restarts from checkpoints; 0: none is written."""
     hang: str = ""
-    """`REPLICA:STEP`: that replica, in its first life, sleeps there for ever in its first microbatch, with a helper thread that lives on."""
+    """`REPLICA:STEP`: that replica, in its first life, sleeps for ever in its first microbatch of that step, while a helper
+    thread lives on."""
 
     def arguments(self, folder: Path) -> list[str]:
         """What `Task` in jobs/task.py reads; a system's command ends with them."""
@@ -35,6 +36,8 @@ class Command:
     """`coordinator` (whoever decides who takes part), or `replica0`, `replica1`, or `launcher` where one starts all."""
     argv: list[str]
     environ: dict[str, str] = field(default_factory=dict)
+    ready: str = ""
+    """What it prints when the next command may be started; empty: at once."""
 
 
 class System(Protocol):
@@ -50,6 +53,9 @@ class System(Protocol):
     def unavailable(self) -> str:
         """Why it cannot run here; empty: it can."""
         ...
+
+    # A system whose output does not name processes by their pids also has `name_of(replica)`, a pattern for the words in which
+    # it blames one.
 
     def commands(self, work: Work, folder: Path) -> list[Command]:
         """What to start, in order. Step logs go to `folder/steps`, checkpoints to `folder/saved`. Ports are chosen

@@ -24,12 +24,20 @@ class Regrow:
     def unavailable(self) -> str:
         return "" if REGROW.exists() else f"{REGROW} is not there: run `make setup`"
 
+    def name_of(self, replica: int) -> str:
+        """A pattern for how its output blames a replica."""
+        return rf"\br{replica}\.\d+ (killed|hangs|exited|ended)"
+
     def commands(self, work: Work, folder: Path) -> list[Command]:
         found = []
         run = [str(REGROW), "run", f"--replicas={work.replicas}", *self.flags]
         if self.has_coordinator:
             where = [f"127.0.0.1:{free_port()}", "--run-dir", str(folder / "run")]
-            found.append(Command(name="coordinator", argv=[str(REGROW), "coordinator", "--listen", *where]))
+            found.append(
+                Command(
+                    name="coordinator", argv=[str(REGROW), "coordinator", "--listen", *where], ready="start the job with"
+                )
+            )
             run += ["--coordinator", *where]
         if self.saves and work.save_every:
             run += ["--checkpoint", str(folder / "saved"), f"--checkpoint-every={work.save_every}"]

@@ -58,8 +58,8 @@ EXPERIMENTS = [
         title=f"SIGKILL of one of {replicas} replicas, {SIZES[size]}",
         claim=(
             f"A step has 6 microbatches, {6 // replicas} for each replica; those who save do so every {SAVE_EVERY} steps. "
-            "The moment and the replica are random, and the same for all systems. Standing still is the longest time without "
-            "a committed step until full strength, less the usual step of the same run."
+            "The moment and the replica are random, and the same for all systems. Standing still is the longest time "
+            "without a committed step until full strength, less the usual step of the same run."
         ),
         columns=COLUMNS,
         entries=partial(_entries, size, replicas),

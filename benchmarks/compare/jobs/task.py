@@ -2,7 +2,7 @@
 what it has done. The standard library alone.
 
     task = Task(replica)             reads the arguments that `Work.arguments` made; others are left to the job
-    task.up(step)                    before the first step, `step` as far as it knows by itself, and before any peer gives it the state
+    task.up(step)                    before the first step, and before any peer gives it the state: `step` is what it knows
     for each step:
         task.begin(step)             before anything of the step, also before a system's own quorum or barrier
         task.batch(step, microbatch) after the backward of each microbatch

@@ -1,0 +1,88 @@
+"""Experiment 4: whoever decides who takes part is killed, and started again with the same command."""
+
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from compare.experiment import LIMIT_S, OVER, Column, Entry, Experiment, Figures
+from compare.experiments.after import ENDED
+from compare.experiments.moments import committed_since, trained
+from compare.runner import Run
+from compare.story import Story, full_strength, left_in_health, longest_pause, steps_lost, thrown_away, usual_step
+from compare.systems import System, Work
+
+SIZE, REPLICAS, SAVE_EVERY, FIRST = "tiny", 2, 10, 12
+STEPS_AFTER = 20
+SETTLED_S = 8.0
+"""After its return: whoever only notices then shows it."""
+
+
+def lose(system: System, away_s: float, folder: Path, repetition: int) -> Figures:
+    chance = random.Random(f"coordinator {away_s} {repetition}")
+    work = Work(size=SIZE, replicas=REPLICAS, microbatches=6, steps=10**6, save_every=SAVE_EVERY)
+    with Run(system, work, folder) as run:
+        story = run.wait_started(lambda story: trained(story, REPLICAS, FIRST))
+        moment = story.until + chance.random() * SAVE_EVERY * usual_step(story)
+        run.wait(lambda story: story.until >= moment)
+        name = "coordinator" if "coordinator" in run.names else run.names[0]
+        strike = run.kill_command(name)
+        run.wait(lambda story: story.until >= strike.at + away_s, or_ended=False)
+        before = committed_since(run.story, strike.at)
+        run.start(name)
+        back = run.story.until
+
+        def goes_on(story: Story) -> bool:
+            full = full_strength(story, strike, REPLICAS)
+            return full is not None and story.until > back + SETTLED_S and committed_since(story, back) >= STEPS_AFTER
+
+        story = run.wait(goes_on, LIMIT_S, or_ended=True)
+        return judged(story, away_s, before, who=name, has_ended=run.has_ended())
+
+
+def judged(story: Story, away_s: float, steps_away: int, *, who: str, has_ended: bool) -> Figures:
+    strike = story.strikes[0]
+    pause = longest_pause(story, strike)
+    stands = story.until - max((line.at for line in story.commits), default=strike.at) > LIMIT_S / 2
+    return {
+        "who": "a process of its own" if who == "coordinator" else "the process that started the replicas",
+        "pause_s": (ENDED if has_ended else OVER) if pause is None or stands or has_ended else pause,
+        "steps_away": steps_away / max(1.0, away_s / usual_step(story, strike.at)),
+        "exited": len(left_in_health(story)),
+        "steps_lost": steps_lost(story),
+        "thrown": thrown_away(story),
+    }
+
+
+def _entries(away_s: float, systems: Sequence[System]) -> list[Entry]:
+    return [
+        Entry(
+            name=system.name,
+            settings=system.settings,
+            expected_s=60.0 if system.settings == "default" else 15.0 + away_s + SETTLED_S,
+            run=partial(lose, system, away_s),
+        )
+        for system in systems
+        if system.settings != "shadow"
+    ]
+
+
+EXPERIMENTS = [
+    Experiment(
+        name=f"coordinator-{away_s:g}s",
+        title=f"The coordinator is killed, and back after {away_s:g} s",
+        claim=(
+            "The lighthouse, master or coordinator where it is a process of its own, else the process that started the "
+            "replicas and holds the rendezvous. 2 replicas, 4.7 K parameters."
+        ),
+        columns=(
+            Column(title="what was killed", key="who"),
+            Column(title="training stands still, s", key="pause_s", is_best="low"),
+            Column(title="steps while it is away, of those usual in the time", key="steps_away", is_best="high"),
+            Column(title="healthy training processes that ended", key="exited", digits=0, is_best="low"),
+            Column(title="steps done again", key="steps_lost", digits=0, is_best="low"),
+        ),
+        entries=partial(_entries, away_s),
+    )
+    for away_s in (2.0, 10.0)
+]
