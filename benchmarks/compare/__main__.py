@@ -9,6 +9,7 @@ REPORT=1      nothing is run; the page is written again
 
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -17,31 +18,36 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from compare.contestants import EXPERIMENTS, systems
-from compare.experiment import Entry, Experiment
-from compare.plan import Due, affordable, left_s, rounds
+from compare.environments import make_all
+from compare.plan import Due, Key, Table, affordable, left_s, quick, rounds
 from compare.report import write
 from compare.results import FOLDER, Results, machine
-from compare.runner import NotStarted
+from compare.runner import NotStarted, sweep
 
 MINUTES, QUICK_MINUTES = 75.0, 38.0
 
 
 def main() -> None:
-    quick = bool(os.environ.get("QUICK"))
-    results = Results(FOLDER / ("quick.jsonl" if quick else "runs.jsonl"))
+    is_quick = bool(os.environ.get("QUICK"))
+    results = Results(FOLDER / ("quick.jsonl" if is_quick else "runs.jsonl"))
     if not os.environ.get("REPORT"):
-        budget_s = 60.0 * float(os.environ.get("MINUTES", QUICK_MINUTES if quick else MINUTES))
-        run(results, budget_s, at_most=1 if quick else 0)
-    if quick:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs is ended on the way out
+        if found := sweep():
+            say(f"{found} processes of a comparison that was killed are ended")
+        make_all()
+        budget_s = 60.0 * float(os.environ.get("MINUTES", QUICK_MINUTES if is_quick else MINUTES))
+        run(results, budget_s, is_quick)
+    if is_quick:
         print(f"figures: {results.path}")
     else:
         write(results)
 
 
-def run(results: Results, budget_s: float, at_most: int) -> None:
-    table = chosen()
+def run(results: Results, budget_s: float, is_quick: bool) -> None:
+    table = quick(chosen()) if is_quick else chosen()
     measured = results.took()
-    due = affordable(rounds(table, measured, at_most=at_most), measured, budget_s)
+    planned = rounds(table, measured)
+    due = affordable(planned[:1] if is_quick else planned, measured, budget_s)
     todo = [one for one in due if one.key not in measured]
     print_plan(table, due, todo, measured)
     here = machine()
@@ -67,7 +73,7 @@ def attempt(one: Due) -> dict[str, object]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def chosen() -> list[tuple[Experiment, list[Entry]]]:
+def chosen() -> Table:
     """The experiments and entries that were asked for; systems that cannot run here are left out and named in the report."""
     only = [word for word in os.environ.get("ONLY", "").split(",") if word]
     names = [word.lower() for word in os.environ.get("SYSTEMS", "").split(",") if word]
@@ -86,12 +92,7 @@ def chosen() -> list[tuple[Experiment, list[Entry]]]:
     return table
 
 
-def print_plan(
-    table: list[tuple[Experiment, list[Entry]]],
-    due: list[Due],
-    todo: list[Due],
-    measured: dict[tuple[str, str, str, int], float],
-) -> None:
+def print_plan(table: Table, due: list[Due], todo: list[Due], measured: dict[Key, float]) -> None:
     for system in systems():
         if reason := system.unavailable():
             say(f"left out: {system.name} ({system.settings}): {reason}")

@@ -52,6 +52,7 @@ class Experiment:
     """What is measured and how, in a few sentences above the table."""
     columns: tuple[Column, ...]
     entries: Callable[[Sequence[System]], list[Entry]]
+    in_quick: bool = True
 
 
 def repetitions(entry: Entry, expected_s: float) -> int:

@@ -1,8 +1,8 @@
 """Which runs are due, in which order, and how long they will take: pure functions over the experiments and what is done.
 
-One round after the other: in the first every entry runs once, in each further one those that are to run more often. The
-order of the systems within an experiment changes from round to round, so that no system always comes after a certain other.
-When the time is not enough for all, the last rounds fall away.
+One round after the other: in the first every entry runs once, first those with the best settings; in each further one those
+that are to run more often. The order of the systems within an experiment changes from round to round, so that no system
+always comes after a certain other. When the time is not enough for all, the last rounds fall away.
 """
 
 import random
@@ -10,10 +10,12 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from compare.experiment import LONG_RUNS, SHORT_RUNS, Entry, Experiment, repetitions
+from compare.experiment import SHORT_RUNS, Entry, Experiment, repetitions
 
 Key = tuple[str, str, str, int]
 """Experiment, name, settings, repetition."""
+Table = Sequence[tuple[Experiment, Sequence[Entry]]]
+NOT_QUICK = ("default", "shadow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,36 +29,45 @@ class Due:
         return (self.experiment.name, self.entry.name, self.entry.settings, self.repetition)
 
 
-def rounds(
-    table: Sequence[tuple[Experiment, Sequence[Entry]]], measured: dict[Key, float], *, at_most: int = 0
-) -> list[list[Due]]:
-    """All runs, round by round; `at_most` so many repetitions of each, 0: as many as an entry's length asks for."""
+def rounds(table: Table, measured: dict[Key, float]) -> list[list[Due]]:
+    """All runs, round by round."""
     found = []
-    for number in range(max(SHORT_RUNS, LONG_RUNS)):
-        due = []
-        for experiment, entries in table:
-            turned = list(entries)
-            random.Random(f"{experiment.name} {number}").shuffle(turned)
-            for entry in turned:
-                wanted = repetitions(entry, expected_s(experiment, entry, measured))
-                if number < (min(wanted, at_most) if at_most else wanted):
-                    due.append(Due(experiment=experiment, entry=entry, repetition=number))
+    for number in range(SHORT_RUNS):
+        due = [
+            Due(experiment=experiment, entry=entry, repetition=number)
+            for experiment, entries in table
+            for entry in turned(entries, f"{experiment.name} {number}")
+            if number < repetitions(entry, expected_s(experiment, entry, measured))
+        ]
+        due.sort(key=lambda one: one.entry.settings == "default")
         if due:
             found.append(due)
     return found
 
 
+def quick(table: Table) -> list[tuple[Experiment, Sequence[Entry]]]:
+    """What a quick look needs."""
+    return [
+        (experiment, [entry for entry in entries if entry.settings not in NOT_QUICK])
+        for experiment, entries in table
+        if experiment.in_quick
+    ]
+
+
+def turned(entries: Sequence[Entry], seed: str) -> list[Entry]:
+    return random.Random(seed).sample(entries, len(entries))
+
+
 def affordable(all_rounds: list[list[Due]], measured: dict[Key, float], budget_s: float) -> list[Due]:
-    """As many as fit: the first round whole, of the others what comes first. What is done already is part of the sum."""
+    """What fits, in this order. Time that was spent on it already is part of the sum."""
     chosen: list[Due] = []
     spent = 0.0
-    for number, due in enumerate(all_rounds):
+    for due in all_rounds:
         for one in due:
             cost = measured.get(one.key, expected_s(one.experiment, one.entry, measured))
-            if number and spent + cost > budget_s:
-                continue
-            chosen.append(one)
-            spent += cost
+            if spent + cost <= budget_s:
+                chosen.append(one)
+                spent += cost
     return chosen
 
 

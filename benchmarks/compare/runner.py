@@ -1,5 +1,6 @@
 """One run of one system: it is started, watched, struck, and ended with everything that it had started."""
 
+import contextlib
 import json
 import os
 import select
@@ -7,7 +8,7 @@ import signal
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,12 +29,33 @@ class NotStarted(Exception):
     """A system did not train at all: its output says why."""
 
 
+def marks() -> Iterator[tuple[int, str]]:
+    """Of all living processes that were started by a harness: whose they are."""
+    begin = f"{MARK}=".encode()
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                environ = (folder / "environ").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it is gone, or a zombie, which has no environment
+            yield from ((int(folder.name), part.removeprefix(begin).decode()) for part in environ if part.startswith(begin))
+
+
+def sweep() -> int:
+    """Kill what a harness left that was killed itself."""
+    orphans = [pid for pid, mark in marks() if not Path("/proc", mark.partition("-")[0]).exists()]
+    for pid in orphans:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return len(orphans)
+
+
 class Run:
     def __init__(self, system: System, work: Work, folder: Path, *, in_turns: bool = False) -> None:
         self.system = system
         self.work = work
         self.folder = folder
-        self._mark = uuid.uuid4().hex
+        self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
         self._lines: list[Line] = []
         self._unread: dict[Path, tuple[int, bytes]] = {}
         self._strikes: list[Strike] = []
@@ -158,10 +180,8 @@ class Run:
         deadline = time.monotonic() + 30.0
         while pids := self._marked():
             for pid in pids:
-                try:
+                with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
             for process in self._processes.values():
                 process.poll()
             if time.monotonic() > deadline:
@@ -174,16 +194,7 @@ class Run:
         self._watched.clear()
 
     def _marked(self) -> list[int]:
-        wanted = f"{MARK}={self._mark}".encode()
-        found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                try:
-                    if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                        found.append(int(folder.name))
-                except OSError:
-                    pass  # it is gone, or a zombie, which has no environment
-        return found
+        return [pid for pid, mark in marks() if mark == self._mark]
 
     def _watch(self, pid: int) -> None:
         if pid in self._watched or pid in self._gone:

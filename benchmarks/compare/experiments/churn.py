@@ -2,12 +2,12 @@
 
 import random
 import signal
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from compare.experiment import LIMIT_S, OVER, Column, Entry, Experiment, Figures
+from compare.experiment import LIMIT_S, OVER, Column, Experiment, Figures
 from compare.experiments.moments import trained
+from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import Story, digests, kept, microbatches_kept, steps_lost, thrown_away
 from compare.systems import System, Work
@@ -74,18 +74,6 @@ def rate(story: Story) -> float:
     return len(kept(story)) / span(story)
 
 
-def _entries(systems: Sequence[System]) -> list[Entry]:
-    return [
-        Entry(
-            name=system.name,
-            settings=system.settings,
-            expected_s=150.0 if system.settings == "default" else 110.0,
-            run=partial(churn, system),
-        )
-        for system in systems
-    ]
-
-
 EXPERIMENTS = [
     Experiment(
         name="churn",
@@ -103,6 +91,6 @@ EXPERIMENTS = [
             Column(title="microbatches thrown away", key="thrown", digits=0, is_best="low"),
             Column(title="final weights equal those of the undisturbed run", key="equal"),
         ),
-        entries=_entries,
+        entries=partial(rows, run=churn, best_s=110.0, without=("torchft release",)),
     ),
 ]

@@ -1,24 +1,24 @@
 """Experiment 4: whoever decides who takes part is killed, and started again with the same command."""
 
 import random
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from compare.experiment import LIMIT_S, OVER, Column, Entry, Experiment, Figures
+from compare.experiment import LIMIT_S, OVER, Column, Experiment, Figures
 from compare.experiments.after import ENDED
 from compare.experiments.moments import committed_since, trained
+from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import Story, full_strength, left_in_health, longest_pause, steps_lost, thrown_away, usual_step
 from compare.systems import System, Work
 
 SIZE, REPLICAS, SAVE_EVERY, FIRST = "tiny", 2, 10, 12
 STEPS_AFTER = 20
-SETTLED_S = 8.0
+SETTLED_S = 5.0
 """After its return: whoever only notices then shows it."""
 
 
-def lose(system: System, away_s: float, folder: Path, repetition: int) -> Figures:
+def lose(away_s: float, system: System, folder: Path, repetition: int) -> Figures:
     chance = random.Random(f"coordinator {away_s} {repetition}")
     work = Work(size=SIZE, replicas=REPLICAS, microbatches=6, steps=10**6, save_every=SAVE_EVERY)
     with Run(system, work, folder) as run:
@@ -54,19 +54,6 @@ def judged(story: Story, away_s: float, steps_away: int, *, who: str, has_ended:
     }
 
 
-def _entries(away_s: float, systems: Sequence[System]) -> list[Entry]:
-    return [
-        Entry(
-            name=system.name,
-            settings=system.settings,
-            expected_s=60.0 if system.settings == "default" else 15.0 + away_s + SETTLED_S,
-            run=partial(lose, system, away_s),
-        )
-        for system in systems
-        if system.settings != "shadow"
-    ]
-
-
 EXPERIMENTS = [
     Experiment(
         name=f"coordinator-{away_s:g}s",
@@ -82,7 +69,9 @@ EXPERIMENTS = [
             Column(title="healthy training processes that ended", key="exited", digits=0, is_best="low"),
             Column(title="steps done again", key="steps_lost", digits=0, is_best="low"),
         ),
-        entries=partial(_entries, away_s),
+        entries=partial(
+            rows, run=partial(lose, away_s), best_s=22.0 + away_s, default_s=default_s, without=("torchft release", "shadow")
+        ),
     )
-    for away_s in (2.0, 10.0)
+    for away_s, default_s in ((2.0, 60.0), (10.0, 0.0))
 ]

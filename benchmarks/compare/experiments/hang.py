@@ -2,13 +2,13 @@
 
 import random
 import signal
-from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from compare.experiment import Column, Entry, Experiment, Figures
+from compare.experiment import Column, Experiment, Figures
 from compare.experiments.after import after_strike
 from compare.experiments.moments import trained
+from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import usual_step
 from compare.systems import System, Work
@@ -38,18 +38,6 @@ def sleep(system: System, folder: Path, repetition: int) -> Figures:
         return after_strike(run, run.hung(story.of("hang")[0]))
 
 
-def _entries(how: Callable[[System, Path, int], Figures], systems: Sequence[System]) -> list[Entry]:
-    return [
-        Entry(
-            name=system.name,
-            settings=system.settings,
-            expected_s=105.0 if system.settings == "default" else 30.0,
-            run=partial(how, system),
-        )
-        for system in systems
-    ]
-
-
 COLUMNS = (
     Column(title="the others stand still, s", key="pause_s", is_best="low"),
     Column(title="full strength after, s", key="full_s", is_best="low"),
@@ -65,7 +53,7 @@ EXPERIMENTS = [
         title="SIGSTOP of one of 2 replicas",
         claim="As a kill, but the process stands still instead: its connections stay open, and nobody is told.",
         columns=COLUMNS,
-        entries=partial(_entries, stop),
+        entries=partial(rows, run=stop, best_s=30.0, default_s=105.0, without=("torchft release",)),
     ),
     Experiment(
         name="sleep",
@@ -75,6 +63,6 @@ EXPERIMENTS = [
             "or a data loader that never answers."
         ),
         columns=COLUMNS,
-        entries=partial(_entries, sleep),
+        entries=partial(rows, run=sleep, best_s=30.0, without=("torchft release",)),
     ),
 ]

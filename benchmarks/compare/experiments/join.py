@@ -1,14 +1,14 @@
 """Experiment 6: with 1.2 GB of state one of two replicas is killed: what its way back costs the other."""
 
 import signal
-from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from compare.experiment import LIMIT_S, OVER, Column, Entry, Experiment, Figures
+from compare.experiment import LIMIT_S, OVER, Column, Experiment, Figures
 from compare.experiments.after import ENDED, strip
 from compare.experiments.moments import committed_since, trained
+from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import Story, full_strength, steps_lost, usual_step
 from compare.systems import System, Work
@@ -56,18 +56,6 @@ def judged(story: Story, *, has_ended: bool) -> Figures:
     }
 
 
-def _entries(systems: Sequence[System]) -> list[Entry]:
-    return [
-        Entry(
-            name=system.name,
-            settings=system.settings,
-            expected_s=90.0 if system.settings == "default" else 60.0,
-            run=partial(join, system),
-        )
-        for system in systems
-    ]
-
-
 EXPERIMENTS = [
     Experiment(
         name="join",
@@ -85,6 +73,6 @@ EXPERIMENTS = [
             Column(title="MB/s", key="mb_per_s", digits=0, is_best="high"),
             Column(title="steps done again", key="steps_lost", digits=0, is_best="low"),
         ),
-        entries=_entries,
+        entries=partial(rows, run=join, best_s=60.0, without=("torchft release",)),
     ),
 ]

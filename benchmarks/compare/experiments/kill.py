@@ -2,13 +2,13 @@
 
 import random
 import signal
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from compare.experiment import Column, Entry, Experiment, Figures
+from compare.experiment import Column, Experiment, Figures
 from compare.experiments.after import after_strike
 from compare.experiments.moments import trained
+from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import usual_step
 from compare.systems import System, Work
@@ -18,7 +18,7 @@ FIRST = 12
 """The first step at which it may be struck: a checkpoint is there."""
 
 
-def kill(system: System, size: str, replicas: int, folder: Path, repetition: int) -> Figures:
+def kill(size: str, replicas: int, system: System, folder: Path, repetition: int) -> Figures:
     chance = random.Random(f"kill {size} {replicas} {repetition}")
     work = Work(size=size, replicas=replicas, microbatches=6, steps=10**6, save_every=SAVE_EVERY)
     with Run(system, work, folder) as run:
@@ -28,18 +28,6 @@ def kill(system: System, size: str, replicas: int, folder: Path, repetition: int
         pid, last = chance.choice(sorted(run.training().items(), key=lambda found: found[1].replica))
         strike = run.strike(pid, signal.SIGKILL, last.replica)
         return after_strike(run, strike)
-
-
-def _entries(size: str, replicas: int, systems: Sequence[System]) -> list[Entry]:
-    return [
-        Entry(
-            name=system.name,
-            settings=system.settings,
-            expected_s=60.0 if system.settings == "default" else 18.0,
-            run=partial(kill, system, size, replicas),
-        )
-        for system in systems
-    ]
 
 
 COLUMNS = (
@@ -62,7 +50,12 @@ EXPERIMENTS = [
             "without a committed step until full strength, less the usual step of the same run."
         ),
         columns=COLUMNS,
-        entries=partial(_entries, size, replicas),
+        entries=partial(rows, run=partial(kill, size, replicas), best_s=best_s, default_s=default_s, without=without),
+        in_quick=in_quick,
     )
-    for replicas, size in ((2, "large"), (3, "large"), (2, "tiny"))
+    for replicas, size, best_s, default_s, without, in_quick in (
+        (2, "large", 22.0, 60.0, (), True),
+        (3, "large", 24.0, 0.0, ("torchft release",), True),
+        (2, "tiny", 18.0, 0.0, ("torchft release",), False),
+    )
 ]

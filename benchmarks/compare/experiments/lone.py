@@ -1,13 +1,13 @@
 """Experiment 5: the only replica that is up to date is killed while another heals from it."""
 
 import signal
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from compare.experiment import LIMIT_S, OVER, Column, Entry, Experiment, Figures
+from compare.experiment import LIMIT_S, OVER, Column, Experiment, Figures
 from compare.experiments.after import ENDED
 from compare.experiments.moments import trained
+from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import Line, Story, steps_lost, usual_step
 from compare.systems import System, Work
@@ -31,7 +31,8 @@ def lose(system: System, folder: Path, repetition: int) -> Figures:
             return {"what": "its healthy process had ended by itself: it restarts all from the checkpoint", "lost": 0}
         last = run.strike(second, signal.SIGKILL, 1 - repetition % 2)
         story = run.wait(lambda story: goes_on(story, last.at), LIMIT_S, or_ended=True)
-        return judged(story, has_ended=run.has_ended()) | {"in_time": not has_healed_before}
+        has_saved = any((folder / "saved").iterdir())
+        return judged(story, has_ended=run.has_ended(), has_saved=has_saved) | {"in_time": not has_healed_before}
 
 
 def heals(story: Story, since: float, others: set[int]) -> bool:
@@ -57,12 +58,13 @@ def _later(story: Story, since: float) -> list[Line]:
     return [line for line in story.commits if line.at > since and line.pid not in struck]
 
 
-def judged(story: Story, *, has_ended: bool) -> Figures:
+def judged(story: Story, *, has_ended: bool, has_saved: bool) -> Figures:
     last = story.strikes[-1]
     top = max(line.step for line in story.commits if line.at <= last.at)
     later = _later(story, last.at)
     if not later:
-        what, lost, pause = ("it ends, and says so" if has_ended else "it stands still", 0, ENDED if has_ended else OVER)
+        what = f"it ends with an error{'' if has_saved else ', and nothing was saved'}" if has_ended else "it stands still"
+        lost, pause = (None if has_saved else top + 1), ENDED if has_ended else OVER
     else:
         first = min(line.step for line in later)
         begun = min(line.at for line in later) - last.at
@@ -70,19 +72,6 @@ def judged(story: Story, *, has_ended: bool) -> Figures:
         pause = max(0.0, begun - usual_step(story))
         what = "it begins again at step 0" if first == 0 else "it goes on from a saved state" if lost else "it goes on"
     return {"what": what, "lost": lost, "of": top + 1, "pause_s": pause}
-
-
-def _entries(systems: Sequence[System]) -> list[Entry]:
-    return [
-        Entry(
-            name=system.name,
-            settings=system.settings,
-            expected_s=90.0 if system.settings == "default" else 60.0,
-            run=partial(lose, system),
-        )
-        for system in systems
-        if system.settings != "shadow"
-    ]
 
 
 EXPERIMENTS = [
@@ -99,6 +88,6 @@ EXPERIMENTS = [
             Column(title="of so many", key="of", digits=0),
             Column(title="until steps are committed again, s", key="pause_s", is_best="low"),
         ),
-        entries=_entries,
+        entries=partial(rows, run=lose, best_s=60.0, default_s=60.0, without=("torchft release", "shadow", "DDP, torchrun")),
     ),
 ]

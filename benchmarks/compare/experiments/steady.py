@@ -9,6 +9,7 @@ from pathlib import Path
 
 from compare.experiment import LIMIT_S, Column, Entry, Experiment, Figures
 from compare.experiments.moments import trained
+from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import Story
 from compare.systems import System, Work
@@ -21,7 +22,7 @@ ROUNDS = {"large": 14, "tiny": 14}
 CONTROL = "DDP against itself"
 
 
-def steady(system: System, size: str, folder: Path, repetition: int) -> Figures:
+def steady(size: str, system: System, folder: Path, repetition: int) -> Figures:
     """Both stand ready at once and train in turns, a block of steps each, in an order that changes."""
     chance = random.Random(f"steady {size} {repetition}")
     block = BLOCK[size]
@@ -31,7 +32,8 @@ def steady(system: System, size: str, folder: Path, repetition: int) -> Figures:
         for name, one in (("ddp", DDP), ("system", system)):
             runs[name] = stack.enter_context(Run(one, work, folder / name, in_turns=True))
             runs[name].allow(block)
-            runs[name].wait_started(lambda story: trained(story, REPLICAS, block))
+        for run in runs.values():
+            run.wait_started(lambda story: trained(story, REPLICAS, block))
         for number in range(1, ROUNDS[size] + 1):
             for name in chance.sample(sorted(runs), len(runs)):
                 last = (number + 1) * block - 1
@@ -63,12 +65,9 @@ def judged(took: dict[str, list[float]]) -> Figures:
 
 
 def _entries(size: str, systems: Sequence[System]) -> list[Entry]:
-    found = [
-        Entry(name=system.name, settings=system.settings, expected_s=45.0, run=partial(steady, system, size))
-        for system in systems
-        if not isinstance(system, type(DDP))
-    ]
-    return [Entry(name=CONTROL, settings="control", expected_s=45.0, run=partial(steady, DDP, size)), *found]
+    run = partial(steady, size)
+    control = Entry(name=CONTROL, settings="control", expected_s=25.0, run=partial(run, DDP))
+    return [control, *rows(systems, run, best_s=30.0, without=("torchft release", DDP.name))]
 
 
 EXPERIMENTS = [
