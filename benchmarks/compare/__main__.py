@@ -4,7 +4,7 @@ ONLY=kill     experiments whose name begins with this; several with commas
 SYSTEMS=ddp   systems whose name has this in it, upper or lower case; several with commas
 MINUTES=75    at most so long in all: when it is not enough, there are fewer repetitions
 QUICK=1       at most 38 minutes and one repetition; its results lie by themselves, and the page is left alone
-REPORT=1      nothing is run; the page is written again
+REPORT=1      nothing is run, and the page is written again; REPORT=readme prints the table that stands in the README
 """
 
 import os
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from compare.contestants import EXPERIMENTS, systems
 from compare.environments import make_all
 from compare.plan import Due, Key, Table, affordable, left_s, quick, rounds
-from compare.report import write
+from compare.report import headline, write
 from compare.results import FOLDER, Results, machine
 from compare.runner import NotStarted, sweep
 
@@ -30,14 +30,17 @@ MINUTES, QUICK_MINUTES = 75.0, 38.0
 def main() -> None:
     is_quick = bool(os.environ.get("QUICK"))
     results = Results(FOLDER / ("quick.jsonl" if is_quick else "runs.jsonl"))
-    if not os.environ.get("REPORT"):
+    report = os.environ.get("REPORT", "")
+    if not report:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what runs is ended on the way out
         if found := sweep():
             say(f"{found} processes of a comparison that was killed are ended")
         make_all()
         budget_s = 60.0 * float(os.environ.get("MINUTES", QUICK_MINUTES if is_quick else MINUTES))
         run(results, budget_s, is_quick)
-    if is_quick:
+    if report == "readme":
+        print(headline(results.lines()))
+    elif is_quick:
         print(f"figures: {results.path}")
     else:
         write(results)
