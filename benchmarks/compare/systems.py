@@ -54,8 +54,8 @@ class System(Protocol):
         """Why it cannot run here; empty: it can."""
         ...
 
-    # A system whose output does not name processes by their pids also has `name_of(replica)`, a pattern for the words in which
-    # it blames one.
+    # A system whose output does not name processes by their pids also has `name_of(replica)`, a pattern for the words in
+    # which it blames one.
 
     def commands(self, work: Work, folder: Path) -> list[Command]:
         """What to start, in order. Step logs go to `folder/steps`, checkpoints to `folder/saved`. Ports are chosen

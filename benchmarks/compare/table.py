@@ -1,5 +1,6 @@
 """From the finished runs to the cells of tables: pure functions."""
 
+import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -113,6 +114,6 @@ def beaten(experiment: Experiment, rows: Sequence[Row], name: str) -> list[Beate
         ]
         ours = min((pair for pair in ranked if pair[1].name == name), key=lambda pair: pair[0], default=None)
         others = min((pair for pair in ranked if pair[1].name != name), key=lambda pair: pair[0], default=None)
-        if ours and others and others[0] < ours[0] - CLEARLY * abs(ours[0]):
+        if ours and others and others[0] < ours[0] and not math.isclose(others[0], ours[0], rel_tol=CLEARLY):
             found.append(Beaten(experiment=experiment, column=column, winner=others[1], ours=ours[1]))
     return found
