@@ -80,8 +80,8 @@ EXPERIMENTS = [
         title="A kill every 10 s",
         claim=(
             f"{STEPS} steps of 10.7 M parameters on 2 replicas, undisturbed and with a random one killed every "
-            f"{EVERY_S:g} s, from {FIRST_S:g} s on. Goodput is useful committed steps a second over those of the undisturbed "
-            "run beside it. A run that has not ended within 90 s is judged by what it has committed by then."
+            f"{EVERY_S:g} s, from {FIRST_S:g} s on. Goodput is useful committed steps a second over those of the run without "
+            "kills beside it. A run that has not ended within 90 s is judged by what it has committed by then."
         ),
         columns=(
             Column(title="goodput", key="goodput", is_best="high"),
