@@ -36,9 +36,9 @@ class Ddp:
 DEFAULT = Ddp("default", "--max-restarts is all that was set, because with its default of 0 the first death ends the job")
 BEST = Ddp(
     "best",
-    "the collectives' timeout 10 s, for the heavy model 30 s (init_process_group), --monitor-interval 0.1, a store of its own for each restart "
-    "(TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1); before a restart it waits 30 s for a process that SIGTERM does not end, which "
-    "no flag changes",
+    "the collectives' timeout 10 s, for the heavy model 30 s (init_process_group), --monitor-interval 0.1, a store of its "
+    "own for each restart (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1); before a restart it waits 30 s for a process that SIGTERM "
+    "does not end, which no flag changes",
     flags=("--monitor-interval=0.1",),
     has_timeout=True,
     environ=(("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1"),),
