@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -72,6 +73,8 @@ def attempt(one: Due) -> dict[str, object]:
         return one.entry.run(folder / "run", one.repetition)
     except NotStarted as error:
         return {"failed": str(error)}
+    except Exception:  # whatever it is, the others are not to suffer, and it is tried again by the next call
+        return {"failed": traceback.format_exc()}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

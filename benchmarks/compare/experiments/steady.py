@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 
 from compare.experiment import LIMIT_S, Column, Entry, Experiment, Figures
-from compare.experiments.moments import trained
 from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import Story
@@ -31,10 +30,9 @@ def steady(size: str, system: System, folder: Path, repetition: int) -> Figures:
         runs = {}
         for name, one in (("ddp", DDP), ("system", system)):
             runs[name] = stack.enter_context(Run(one, work, folder / name, in_turns=True))
-            runs[name].allow(block)
         for run in runs.values():
-            run.wait_started(lambda story: trained(story, REPLICAS, block))
-        for number in range(1, ROUNDS[size] + 1):
+            run.wait_started(lambda story: len(story.of("up")) >= REPLICAS)
+        for number in range(ROUNDS[size] + 1):
             for name in chance.sample(sorted(runs), len(runs)):
                 last = (number + 1) * block - 1
                 runs[name].allow(last + 1)
@@ -47,7 +45,8 @@ def is_done(story: Story, last: int) -> bool:
 
 
 def blocks(story: Story, block: int, rounds: int) -> list[float]:
-    """Seconds a step of each block took, without the first of it, which begins when somebody looks."""
+    """Seconds a step of each block took, without its first step, which begins when somebody looks, and without the first
+    block, in which much happens for the first time."""
     done: dict[int, float] = {}
     for line in story.commits:
         done[line.step] = max(line.at, done.get(line.step, 0.0))
