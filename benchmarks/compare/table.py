@@ -112,8 +112,8 @@ def beaten(experiment: Experiment, rows: Sequence[Row], name: str) -> list[Beate
             for row in rows
             if row.settings != "control" and (value := middle(row, column.key)) is not None
         ]
-        ours = min((pair for pair in ranked if pair[1].name == name), key=lambda pair: pair[0], default=None)
-        others = min((pair for pair in ranked if pair[1].name != name), key=lambda pair: pair[0], default=None)
+        ours = min((pair for pair in ranked if pair[1].name.startswith(name)), key=lambda pair: pair[0], default=None)
+        others = min((pair for pair in ranked if not pair[1].name.startswith(name)), key=lambda pair: pair[0], default=None)
         if ours and others and others[0] < ours[0] and not math.isclose(others[0], ours[0], rel_tol=CLEARLY):
             found.append(Beaten(experiment=experiment, column=column, winner=others[1], ours=ours[1]))
     return found

@@ -14,6 +14,7 @@ from compare.systems import System, Work
 
 SIZE, REPLICAS, SAVE_EVERY, FIRST = "tiny", 2, 10, 12
 STEPS_AFTER = 20
+WAITED_S = 1.0
 STARTUP_S = 20.0
 """So long is waited for what the command starts anew, where it is the command that starts the replicas."""
 SETTLED_S = 5.0
@@ -58,13 +59,13 @@ def judged(story: Story, away_s: float, steps_away: int, *, who: str, has_ended:
     new = newcomers(story)
     is_twice = bool(new) and any(line.at > new[0].at for line in story.commits if line.pid not in {one.pid for one in new})
     if stands:
-        what = "it ends" if has_ended else "it stands still"
+        what = "it ends" if has_ended else "all end, and none begins again" if exited else "it stands still"
     elif is_twice:
         what = "a second set of processes trains beside the first"
     elif exited:
         what = f"all end, and begin again at step {new[0].step}" if new else "healthy processes end"
     else:
-        what = "training goes on"
+        what = "training waits, and goes on" if pause > WAITED_S else "training goes on"
     return {
         "who": "a process of its own" if who == "coordinator" else "the process that started the replicas",
         "what": what,
