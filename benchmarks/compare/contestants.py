@@ -1,7 +1,7 @@
 """Which systems and which experiments there are."""
 
 from compare import systems_ddp, systems_dlrover, systems_nvrx, systems_regrow, systems_torchft
-from compare.experiments import churn, coordinator, hang, join, kill, lone, steady
+from compare.experiments import checkpoint, churn, coordinator, hang, join, kill, lone, steady
 from compare.systems import System
 
 EXPERIMENTS = [
@@ -12,6 +12,7 @@ EXPERIMENTS = [
     *lone.EXPERIMENTS,
     *join.EXPERIMENTS,
     *churn.EXPERIMENTS,
+    *checkpoint.EXPERIMENTS,
 ]
 
 

@@ -103,7 +103,7 @@ BASE = Environment(name="base", requirements=("torch", "numpy"), has_torch_of_it
 TORCHFT_NIGHTLY = Environment(name="torchft-nightly", requirements=("torchft-nightly==2026.10.26",))
 TORCHFT_RELEASE = Environment(name="torchft-release", requirements=("torchft==0.2.0",))
 NVRX = Environment(name="nvrx", requirements=("nvidia-resiliency-ext==0.6.0",), platform="manylinux_2_39_x86_64")
-"""The newest for Python 3.11. Its wheel asks for a newer glibc than some machines have, for a part that times GPU kernels."""
+"""The newest for Python 3.11. Its wheel asks for a glibc that not every machine has, for a part that times GPU kernels."""
 DLROVER = Environment(name="dlrover", requirements=("dlrover[k8s,torch]==0.6.1", "protobuf"))
 """Its local master, too, imports what it asks for under `k8s`, and protobuf, for which it does not ask."""
 TORCHSNAPSHOT = Environment(name="torchsnapshot", requirements=("torchsnapshot==0.1.0",))

@@ -49,13 +49,13 @@ class Nvrx:
 SYSTEMS: tuple[System, ...] = (
     Nvrx(
         settings="default",
-        explained="ft_launcher with --max-restarts alone, heartbeats as in its train_ddp_heartbeats example, no timeout given",
+        explained="ft_launcher with --max-restarts alone, heartbeats as in its train_ddp_heartbeats, no timeout given",
     ),
     Nvrx(
         settings="best",
         explained=(
             "the rendezvous in an nvrx-control of its own, --ft-rank-heartbeat-timeout 3 (heavy model: 30), "
-            "--ft-workload-check-interval 0.2, --monitor-interval 0.1, --workers-stop-timeout 1 (usage guide, ft_launcher --help)"
+            "--ft-workload-check-interval 0.2, --monitor-interval 0.1, --workers-stop-timeout 1 (usage guide, --help)"
         ),
     ),
 )

@@ -57,8 +57,8 @@ DEFAULT = (
 )
 BEST = (
     "lighthouse --heartbeat_timeout_ms 500 --quorum_tick_ms 10 --join_timeout_ms 10000 (its --help, README); collectives "
-    "give up after 2 s (heavy model: 30 s, above the time of a transfer), quorum_retries=600, connect_timeout=2 s, init_sync=False, state handed "
-    "over in 8 chunks (docstrings of Manager and HTTPTransport)"
+    "give up after 2 s (heavy model: 30 s, above the time of a transfer), quorum_retries=600, connect_timeout=2 s, "
+    "init_sync=False, state handed over in 8 chunks (docstrings of Manager and HTTPTransport)"
 )
 SYSTEMS: tuple[System, ...] = tuple(
     Torchft(environment=environment, name=name, settings=settings, explained=explained)

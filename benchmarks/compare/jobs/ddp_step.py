@@ -1,4 +1,4 @@
-"""One step of DistributedDataParallel up to the optimizer, the same in the jobs of all launchers that restart from checkpoints."""
+"""One step of DistributedDataParallel up to the optimizer, the same in the jobs of all launchers that restart processes."""
 
 import contextlib
 
