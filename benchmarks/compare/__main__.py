@@ -3,7 +3,7 @@
 ONLY=kill     experiments whose name begins with this; several with commas
 SYSTEMS=ddp   systems whose name has this in it, upper or lower case; several with commas
 MINUTES=75    at most so long in all: when it is not enough, there are fewer repetitions
-QUICK=1       at most 38 minutes and one repetition; its results lie by themselves, and the page is left alone
+QUICK=1       once each, best settings, at most 38 minutes; results of its own, and a page in runs/compare
 REPORT=1      nothing is run, and the page is written again; REPORT=readme prints the table that stands in the README
 """
 
@@ -20,12 +20,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from compare.contestants import EXPERIMENTS, systems
 from compare.environments import make_all
-from compare.plan import Due, Key, Table, affordable, left_s, quick, rounds
+from compare.plan import Due, Key, Table, affordable, expected_s, left_s, quick, rounds
 from compare.report import headline, write
 from compare.results import FOLDER, Results, machine
 from compare.runner import NotStarted, sweep
 
+ROOT = Path(__file__).resolve().parents[2]
+DOCS, QUICK_PAGE = ROOT / "docs", ROOT / "runs" / "compare"
 MINUTES, QUICK_MINUTES = 75.0, 38.0
+GRACE_S = 60.0
+"""What a budget may be exceeded by."""
 
 
 def main() -> None:
@@ -41,10 +45,8 @@ def main() -> None:
         run(results, budget_s, is_quick)
     if report == "readme":
         print(headline(results.lines()))
-    elif is_quick:
-        print(f"figures: {results.path}")
     else:
-        write(results)
+        write(results, QUICK_PAGE if is_quick else DOCS)
 
 
 def run(results: Results, budget_s: float, is_quick: bool) -> None:
@@ -55,7 +57,12 @@ def run(results: Results, budget_s: float, is_quick: bool) -> None:
     todo = [one for one in due if one.key not in measured]
     print_plan(table, due, todo, measured)
     here = machine()
+    end = time.monotonic() + budget_s - sum(measured.get(one.key, 0.0) for one in due)
+    late = 0
     for number, one in enumerate(todo):
+        if time.monotonic() + expected_s(one.experiment, one.entry, measured) > end + GRACE_S:
+            late += 1
+            continue
         left = left_s(todo[number:], measured)
         say(f"[{number + 1} of {len(todo)}, {clock(left)} left] {label(one)} ...", end=" ")
         begun = time.monotonic()
@@ -64,6 +71,8 @@ def run(results: Results, budget_s: float, is_quick: bool) -> None:
         results.add(one.key, figures, took, here)
         measured[one.key] = took
         say(f"{took:.0f} s: {short(figures)}")
+    if late:
+        say(f"the runs took longer than planned: {late} of them did not fit into {clock(budget_s)}; MINUTES gives more time")
 
 
 def attempt(one: Due) -> dict[str, object]:

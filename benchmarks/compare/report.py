@@ -10,7 +10,6 @@ from compare.reasons import REASONS
 from compare.results import Results
 from compare.table import Row, beaten, cell, rows_of, table
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
 OURS = "Regrow"
 PICTURES = {"kill-2-large": "kill", "join": "join", "churn": "churn"}
 HEADLINE = (
@@ -26,13 +25,13 @@ HEADLINE = (
 )
 
 
-def write(results: Results) -> None:
+def write(results: Results, folder: Path) -> None:
     lines = results.lines()
     if not lines:
         raise SystemExit(f"there are no finished runs in {results.path}: run `make compare` first")
-    drawn = pictures.draw(DOCS / "pictures", {name: _rows(lines, name) for name in PICTURES})
-    (DOCS / "comparison.md").write_text(page(lines, drawn))
-    print(f"docs/comparison.md: {len(lines)} runs")
+    drawn = pictures.draw(folder / "pictures", {name: _rows(lines, name) for name in PICTURES})
+    (folder / "comparison.md").write_text(page(lines, drawn))
+    print(f"{folder / 'comparison.md'}: {len(lines)} runs")
 
 
 def page(lines: Sequence[dict[str, object]], drawn: set[str]) -> str:

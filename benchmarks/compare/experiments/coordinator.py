@@ -15,6 +15,7 @@ from compare.systems import System, Work
 SIZE, REPLICAS, SAVE_EVERY, FIRST = "tiny", 2, 10, 12
 STEPS_AFTER = 20
 WAITED_S = 1.0
+QUICK_BELOW_S = 5.0
 STARTUP_S = 20.0
 """So long is waited for what the command starts anew, where it is the command that starts the replicas."""
 SETTLED_S = 5.0
@@ -92,6 +93,7 @@ EXPERIMENTS = [
             Column(title="healthy training processes that ended", key="exited", digits=0, is_best="low"),
             Column(title="steps done again", key="steps_lost", digits=0, is_best="low"),
         ),
+        in_quick=away_s < QUICK_BELOW_S,
         entries=partial(
             rows, run=partial(lose, away_s), best_s=22.0 + away_s, default_s=default_s, without=("torchft release", "shadow")
         ),
