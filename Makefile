@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint setup soak bench clean
+.PHONY: demo test test-all lint setup soak bench compare clean
 
 setup: $(VENV)/.ready
 
@@ -48,6 +48,11 @@ bench: setup
 	$(BIN)/python benchmarks/checkpoint.py runs/benchmark
 	$(BIN)/python benchmarks/saving.py runs/benchmark
 	$(BIN)/python benchmarks/smaller.py runs/benchmark/smaller
+
+# Regrow beside other systems; its variables: head benchmarks/compare/__main__.py
+compare: setup
+	@$(BIN)/python -c 'import matplotlib' 2>/dev/null || $(BIN)/pip install -q -c constraints.txt -e '.[compare]'
+	@$(BIN)/python benchmarks/compare
 
 clean:
 	rm -rf $(VENV) runs

@@ -29,158 +29,20 @@ import statistics
 import subprocess
 import time
 import warnings
-from collections.abc import Callable
-from concurrent.futures import Future
 from pathlib import Path
 
 import torch
+from compare.jobs.ways import REUSED, Async, Blocking, Loop, Way, idle, training
+from compare.jobs.ways_regrow import Regrow
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import DefaultStager
 
-from regrow.checkpoint import Checkpointer
 from regrow.core.draft import Draft, draft
 from regrow.state.recall import fill
 from regrow.state.tracked import Tracked
 from regrow.worker.arena import Arena
 
-WIDTH = 2048
-BATCH = 64
 BLOCK_BYTES = 8 << 20
-REUSED = StagingOptions(
-    use_pinned_memory=False, use_shared_memory=False, use_async_staging=False, use_non_blocking_copy=False
-)
-"""What a machine without a GPU can do; the stager keeps its memory from one save to the next."""
-
-
-class Loop:
-    """Training that can be asked for a step at any time."""
-
-    def __init__(self, layers: int) -> None:
-        torch.manual_seed(0)
-        self.model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4)
-        self.batch = torch.randn(BATCH, WIDTH)
-        self.index = 0
-
-    def forward_and_backward(self) -> None:
-        self.model(self.batch).square().mean().backward()
-
-    def step(self) -> None:
-        self.forward_and_backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.index += 1
-
-    def state(self) -> dict[str, object]:
-        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    @property
-    def size_bytes(self) -> int:
-        state = [value for entry in self.optimizer.state.values() for value in entry.values()]
-        return sum(tensor.nbytes for tensor in [*self.model.state_dict().values(), *state])
-
-
-def synced(folder: Path) -> None:
-    for path in [*folder.rglob("*"), folder]:
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.close(fd)
-
-
-class Regrow:
-    def __init__(self, loop: Loop, folder: Path, is_prepared: bool = True) -> None:
-        self._loop = loop
-        self.checkpointer = Checkpointer(folder, keep_last=1)
-        self.objects = {"model": loop.model, "optimizer": loop.optimizer}
-        if is_prepared:
-            self.checkpointer.restore(**self.objects)
-
-    def begin(self) -> None:
-        self.checkpointer.save(self._loop.index, **self.objects)
-
-    def before_step(self) -> None:
-        self.checkpointer.copied()  # the optimizer's hook would wait for the same
-
-    def is_durable(self) -> bool:
-        report = self.checkpointer.report()
-        return report.begun == report.durable
-
-    def finish(self) -> float:
-        self.checkpointer.wait()
-        return self.checkpointer.report().persisted_s
-
-
-class Blocking:
-    """torch.save, or DCP's save."""
-
-    def __init__(self, save: Callable[[Path], None], folder: Path) -> None:
-        self._save, self._folder = save, folder
-        self._durable_s = 0.0
-
-    def begin(self) -> None:
-        begun_s = time.monotonic()
-        self._folder.mkdir()
-        self._save(self._folder)
-        synced(self._folder)
-        self._durable_s = time.monotonic() - begun_s
-
-    def before_step(self) -> None:
-        pass
-
-    def is_durable(self) -> bool:
-        return True
-
-    def finish(self) -> float:
-        shutil.rmtree(self._folder)
-        return self._durable_s
-
-
-class Async:
-    """DCP's async_save, which has copied the state when it returns, and writes from a thread."""
-
-    def __init__(self, loop: Loop, folder: Path, stager: AsyncStager | None) -> None:
-        self._loop, self._folder, self._stager = loop, folder, stager
-        self._future: Future[object]
-        self._durable_s = 0.0
-
-    def begin(self) -> None:
-        begun_s = time.monotonic()
-        self._future = dcp.async_save(self._loop.state(), checkpoint_id=self._folder, async_stager=self._stager)
-        self._future.add_done_callback(lambda _: self._done(begun_s))
-
-    def before_step(self) -> None:
-        pass
-
-    def is_durable(self) -> bool:
-        return self._future.done()
-
-    def finish(self) -> float:
-        self._future.result()
-        shutil.rmtree(self._folder)
-        return self._durable_s
-
-    def _done(self, begun_s: float) -> None:
-        self._durable_s = time.monotonic() - begun_s
-
-
-Way = Regrow | Blocking | Async
-
-
-def training(loop: Loop, way: Way) -> dict[str, float]:
-    loop.step()
-    begun_s = time.monotonic()
-    way.begin()
-    blocked_s = time.monotonic() - begun_s
-    loop.forward_and_backward()
-    waiting_s = time.monotonic()
-    way.before_step()
-    blocked_s += time.monotonic() - waiting_s
-    loop.optimizer.step()
-    loop.optimizer.zero_grad()
-    loop.index += 1
-    while not way.is_durable():
-        loop.step()
-    return {"blocked_s": blocked_s, "durable_s": way.finish()}
 
 
 def first_save(loop: Loop, folder: Path, is_prepared: bool) -> dict[str, float]:
@@ -191,15 +53,6 @@ def first_save(loop: Loop, folder: Path, is_prepared: bool) -> dict[str, float]:
     way.checkpointer.close()
     shutil.rmtree(folder)
     return found
-
-
-def idle(loop: Loop, way: Way) -> float:
-    loop.step()
-    way.begin()
-    way.before_step()
-    while not way.is_durable():
-        time.sleep(0.001)
-    return way.finish()
 
 
 def plain(path: Path, memory: mmap.mmap, size_bytes: int) -> float:
