@@ -1,5 +1,6 @@
 """Real jobs under attack: start `regrow run`, wait for facts in its journal, and prove what it promised."""
 
+import contextlib
 import getpass
 import json
 import os
@@ -11,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -40,13 +42,21 @@ def sparse(cases: Sequence[T], step: int) -> list[object]:
     return [case if at % step == 0 else pytest.param(case, marks=pytest.mark.matrix) for at, case in enumerate(cases)]
 
 
+def each(first: Sequence[str], second: Sequence[str]) -> list[tuple[str, str]]:
+    return list(product(first, second))
+
+
 def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> object:
-    """Until the condition gives something true. The pause only keeps the wait from burning a core."""
+    """Until the condition gives something true. Between two looks it sleeps for longer than a look takes: those who are
+    looked at have the cores."""
     end = time.monotonic() + deadline_s
+    begun = time.monotonic()
     while not (found := condition()):
-        if time.monotonic() > end:
+        looked = time.monotonic()
+        if looked > end:
             raise AssertionError(f"waited {deadline_s:g} s in vain for {what}")
-        time.sleep(0.005)
+        time.sleep(max(0.005, 2 * (looked - begun)))
+        begun = time.monotonic()
     return found
 
 
@@ -55,6 +65,23 @@ def phase(pid: int) -> Phase:
     page = next(fd for fd in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(fd).startswith("/memfd:regrow-"))
     with page.open("rb") as file:
         return list(Phase)[struct.unpack("=4q", file.read(32))[3]]
+
+
+def is_stopped(pid: int) -> bool:
+    """By the kernel's word."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill_together(pids: Iterable[int]) -> None:
+    """Those of them that live. They are stopped first, so that none sees another one die."""
+    pids = list(pids)
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 class Run:
@@ -153,9 +180,29 @@ class Run:
         """Every member ever started, with its pid."""
         return {str(fact.member): fact.pid for _, fact in self.facts(WorkerStarted)}
 
+    def live_pids(self) -> list[int]:
+        return [pid for pid in self.pids().values() if Path(f"/proc/{pid}").exists()]
+
+    def wait_stopped(self, who: str) -> int:
+        """Until this member has been stopped by its fault point; its pid."""
+
+        def stopped() -> int | None:
+            pid = self.pids().get(who)
+            return pid if pid and is_stopped(pid) else None
+
+        pid = wait_for(stopped, f"{who} to be stopped")
+        assert isinstance(pid, int)
+        return pid
+
     def committed(self, who: str) -> int:
         """How many steps this member has committed."""
         return len(self.facts(Committed, who))
+
+    def enough(self) -> int:
+        """It stops, with code 0, after the step that this gives, of as many as its script is to do at most."""
+        (self.folder / "enough").touch()
+        assert self.wait() == 0, self.story()
+        return 1 + max(fact.step for _, fact in self.facts(Committed))
 
     def digests(self) -> list[str]:
         """Printed by the script at its end, one per replica that got there."""

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.process
 
 SCRIPT = HERE / "feeding.py"
 FAULTS = ("--fault", "r1:backward:step=2:SIGKILL", "--fault", "r2:reduced:step=5:SIGKILL")
-WAYS = [(way, workers) for way in ("function", "samples", "dealt", "shards") for workers in (0, 2)]
+WAYS = ["function 0", "samples 2", "shards 2", "dealt 0"]
+MORE_WAYS = ["function 2", "samples 0", "dealt 2", "shards 0"]
 
 
 @cache
@@ -38,9 +39,10 @@ def prove(run: Run, way: str, died: list[str]) -> None:
     assert check.returncode == 0, check.stdout + check.stderr
 
 
-@pytest.mark.parametrize(("way", "workers"), WAYS)
-def test_fed_in_any_way_a_job_survives_kills(way: str, workers: int, start: Callable[..., Run]) -> None:
-    script_args = (way, "--workers", str(workers), "--hold", "3")
+@pytest.mark.parametrize("feed", [*WAYS, *(pytest.param(feed, marks=pytest.mark.matrix) for feed in MORE_WAYS)])
+def test_fed_in_any_way_a_job_survives_kills(feed: str, start: Callable[..., Run]) -> None:
+    way, workers = feed.split()
+    script_args = (way, "--workers", workers, "--hold", "3")
     run = start("--replicas", "3", *FAULTS, script=SCRIPT, script_args=script_args)
     prove(run, way, ["r1", "r2"])
     assert len({fact.attempt for _, fact in run.facts(Committed)}) > 2, "nobody joined again"

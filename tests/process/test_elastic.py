@@ -13,13 +13,15 @@ from runs import DEADLINE_S, EVEN, LANES, REGROW, Run, phase, wait_for
 from regrow.cli.run_dir import RunDir
 from regrow.cli.why import gather
 from regrow.core.progress import Phase
-from regrow.core.records import Departed, LaneComputed, RosterMade, WishNoted, WorkerDismissed, WorkerExited
+from regrow.core.records import Departed, LaneComputed, RosterAdopted, RosterMade, WishNoted, WorkerDismissed, WorkerExited
 
 pytestmark = pytest.mark.process
 
 STEPS = 400
 SLOW = ("--steps", str(STEPS), "--pace", "0.05")
 """Until the test has seen what it waits for."""
+LATE = ("--fault", "r1.1:start:SIGSTOP")
+"""The next life of r1 does not come before the spare, until it is let."""
 
 
 def under_way(run: Run, who: str = "r0.0", steps: int = 3) -> None:
@@ -54,10 +56,16 @@ def newest(run: Run) -> RosterMade:
     return max((fact for _, fact in run.facts(RosterMade)), key=lambda fact: fact.version)
 
 
+def has_entered(run: Run) -> bool:
+    """Is every member of the newest roster at work in it?"""
+    made = newest(run)
+    entered = {who for who, fact in run.facts(RosterAdopted) if fact.version == made.version}
+    return entered >= {str(seat.member) for seat in made.seats}
+
+
 def prove_elastic(run: Run, digests: list[str], *, at_the_end: int, failures: int = 0) -> None:
-    (run.folder / "hurry").touch()
-    assert run.wait() == 0, run.story()
-    assert run.digests() == [digests[STEPS]] * at_the_end, run.story()
+    wait_for(lambda: has_entered(run) or run.process.poll() is not None, "the newest roster to be entered")
+    assert [digests[run.enough()]] * at_the_end == run.digests(), run.story()
     check = run.check()
     assert check.returncode == 0, f"{check.stdout}{check.stderr}\n{run.story()}"
     assert gather(RunDir(run.folder)).tale.summary.failures == failures, run.story()
@@ -65,7 +73,8 @@ def prove_elastic(run: Run, digests: list[str], *, at_the_end: int, failures: in
 
 def prove_nothing_computed_again(run: Run) -> None:
     computed = [(fact.step, fact.lane) for _, fact in run.facts(LaneComputed)]
-    assert sorted(computed) == [(step, lane) for step in range(STEPS) for lane in range(LANES)], run.story()
+    steps = len({step for step, _ in computed})
+    assert sorted(computed) == [(step, lane) for step in range(steps) for lane in range(LANES)], run.story()
 
 
 def test_a_replica_leaves_and_nothing_is_computed_again(start: Callable[..., Run], digests: list[str]) -> None:
@@ -126,10 +135,10 @@ def test_a_replica_moves(start: Callable[..., Run], digests: list[str]) -> None:
 @pytest.mark.parametrize(
     ("fault", "successor"),
     [
-        ("r2:load:SIGKILL", "r2.1"),
+        pytest.param("r2:load:SIGKILL", "r2.1", marks=pytest.mark.matrix),
         ("r2:audit:SIGKILL", "r2.1"),
         ("r2:switched:SIGKILL", "r2.1"),
-        ("r2:lane:SIGKILL", "r2.1"),
+        pytest.param("r2:lane:SIGKILL", "r2.1", marks=pytest.mark.matrix),
         ("r0:snapped:SIGKILL", "r2.0"),
         ("r0:handover:SIGKILL", "r2.0"),
         ("r1:handover:SIGKILL", ""),
@@ -192,7 +201,8 @@ def test_a_spare_is_killed_as_it_takes_over(
     point: str, flags: tuple[str, ...], start: Callable[..., Run], digests: list[str]
 ) -> None:
     """Whoever of the two is back first works; the other is the spare."""
-    run = start("--replicas", "3", *EVEN, "--spares", "1", *flags, "--fault", f"r3:{point}:SIGKILL", script_args=SLOW)
+    faults = ("--fault", f"r3:{point}:SIGKILL", *(() if flags else LATE))
+    run = start("--replicas", "3", *EVEN, "--spares", "1", *flags, *faults, script_args=SLOW)
     under_way(run)
     if flags:
         wait_for(lambda: run.committed("r3.0") >= 2, "the shadow to be in step")
@@ -200,6 +210,8 @@ def test_a_spare_is_killed_as_it_takes_over(
         wait_for(lambda: phase(run.pids()["r3.0"]) is Phase.WAIT, "the spare to be parked")
     os.kill(run.pids()["r1.0"], signal.SIGKILL)
     wait_for(lambda: len(run.facts(WorkerExited)) == 2, "both to be dead")
+    if not flags:
+        os.kill(run.wait_stopped("r1.1"), signal.SIGCONT)
     wait_for(lambda: working(run) in ({"r0.0", "r2.0", "r1.1"}, {"r0.0", "r2.0", "r3.1"}), "one of them to have lanes")
     if flags:
         wait_for(lambda: len(seated(run)) == 4, "the other to be in step")
@@ -208,12 +220,15 @@ def test_a_spare_is_killed_as_it_takes_over(
 
 @pytest.mark.parametrize("flags", [(), ("--shadow",)], ids=["parked", "shadow"])
 def test_a_spare_takes_over(flags: tuple[str, ...], start: Callable[..., Run], digests: list[str]) -> None:
-    run = start("--replicas", "2", "--spares", "1", *flags, script_args=SLOW)
+    run = start("--replicas", "2", "--spares", "1", *flags, *LATE, script_args=SLOW)
     under_way(run)
     if flags:
         wait_for(lambda: run.committed("r2.0") >= 2, "the shadow to be in step")
     os.kill(run.pids()["r1.0"], signal.SIGKILL)
     wait_for(lambda: working(run) == {"r0.0", "r2.0"}, "the spare to have lanes")
+    os.kill(run.wait_stopped("r1.1"), signal.SIGCONT)
+    if flags:
+        wait_for(lambda: len(seated(run)) == 3, "r1 to be the shadow")
     prove_elastic(run, digests, at_the_end=3 if flags else 2, failures=1)
     lost = next(i for i, (_, fact) in enumerate(run.facts(RosterMade)) if fact.cause == "died-r1.0")
     answer = run.facts(RosterMade)[lost][1]
@@ -234,7 +249,7 @@ def test_below_the_minimum_the_job_waits_says_so_and_goes_on(start: Callable[...
 
 
 def test_a_slow_replica_has_fewer_lanes_by_the_operators_word(start: Callable[..., Run], digests: list[str]) -> None:
-    run = start("--replicas", "3", *EVEN, "--speed", "r1=0.3", script_args=("--steps", str(STEPS)))
+    run = start("--replicas", "3", *EVEN, "--speed", "r1=0.3", script_args=SLOW)
     under_way(run)
     prove_elastic(run, digests, at_the_end=3)
     ((_, made),) = run.facts(RosterMade)
@@ -254,10 +269,12 @@ def test_a_slow_replica_is_found_out_and_gives_up_lanes(start: Callable[..., Run
     ("wish", "moment", "stays"),
     [
         (("leave", "--replica", "r2"), "persisted:roster=2", {"r0.0", "r1.0"}),
-        (("scale", "--replicas", "4"), "persisted:roster=2", {"r0.0", "r1.0", "r2.0", "r3.0"}),
+        pytest.param(
+            ("scale", "--replicas", "4"), "persisted:roster=2", {"r0.0", "r1.0", "r2.0", "r3.0"}, marks=pytest.mark.matrix
+        ),
         (("scale", "--replicas", "4"), "order:nth=4", {"r0.0", "r1.0", "r2.0", "r3.0"}),
         (("migrate", "--replica", "r2"), "push:roster=2", {"r0.0", "r1.0", "r3.0"}),
-        (("migrate", "--replica", "r2"), "persist:roster=2", {"r0.0", "r1.0", "r3.0"}),
+        pytest.param(("migrate", "--replica", "r2"), "persist:roster=2", {"r0.0", "r1.0", "r3.0"}, marks=pytest.mark.matrix),
     ],
 )
 def test_a_wish_outlives_the_coordinator(

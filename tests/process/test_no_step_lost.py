@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from coordinators import Coordinator
-from runs import EVEN, LANES, Run, alone, prove, sparse, wait_for
+from runs import EVEN, LANES, Run, alone, each, is_stopped, kill_together, prove, sparse, wait_for
 
 from regrow.core.lanes import lanes_in
 from regrow.core.origin import BEGINNING, LOGS
@@ -39,20 +39,6 @@ PACED = ("--pace", "0.05")
 def committed(run: Run) -> int:
     """So many steps have been, by anybody."""
     return max((fact.step + 1 for _, fact in run.facts(Committed)), default=0)
-
-
-def live_pids(run: Run) -> list[int]:
-    return [pid for pid in run.pids().values() if Path(f"/proc/{pid}").exists()]
-
-
-def kill_together(pids: list[int]) -> None:
-    """They are stopped first, so that none sees another one die."""
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
 
 
 def vault_pid(run: Run) -> int:
@@ -104,18 +90,18 @@ AT = [
 ]
 
 
-@pytest.mark.parametrize("vault", [False, True], ids=["", "vault"])
-@pytest.mark.parametrize("point", AT)
-def test_all_killed_at_a_named_point_lose_no_step(start: Start, reference: str, point: str, vault: bool) -> None:
+@pytest.mark.parametrize("case", sparse(each(AT, ["", "vault"]), 3), ids=" ".join)
+def test_all_killed_at_a_named_point_lose_no_step(start: Start, reference: str, case: tuple[str, str]) -> None:
     """Before any state was saved: the logs hold all since the job's beginning."""
+    point, vault = case
     step = "step=8:" if point != "forward" else "step=8:lane=3:"
     faults = ("--fault", f"*:{point}:{step}SIGSTOP")
     run = start("--replicas", "3", *EVERY_STEP, *faults)
-    wait_for(lambda: any(is_stopped(pid) for pid in live_pids(run)), f"somebody to stand still at {point}")
+    wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), f"somebody to stand still at {point}")
     before = committed(run)
     if vault:
         os.kill(vault_pid(run), signal.SIGKILL)
-    kill_together(live_pids(run))
+    kill_together(run.live_pids())
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1, "r2": 1}))
     (taken,) = [fact for _, fact in run.facts(OriginTaken)]
@@ -124,37 +110,32 @@ def test_all_killed_at_a_named_point_lose_no_step(start: Start, reference: str, 
     if point == "passed":
         assert taken.through == 9, "what all had logged is committed"
     assert len(run.facts(RecordsReplayed)) >= 3, run.story()
-    assert len(run.facts(VaultEnded)) == 1 + vault, run.story()
-
-
-def is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    assert len(run.facts(VaultEnded)) == 1 + bool(vault), run.story()
 
 
 @pytest.mark.parametrize("point", ["deposit", "depositing", "deposited"])
 def test_all_killed_while_they_save_lose_no_step(start: Start, reference: str, point: str) -> None:
     fault = ("--fault", f"r0:{point}:step=8:SIGSTOP")
     run = start("--replicas", "3", *EVEN, *EVERY_STEP, "--memory-every", "4", *fault)
-    wait_for(lambda: any(is_stopped(pid) for pid in live_pids(run)), "r0 in the middle of a save")
-    kill_together(live_pids(run))
+    wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), "r0 in the middle of a save")
+    kill_together(run.live_pids())
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1, "r2": 1}))
     (taken,) = [fact for _, fact in run.facts(OriginTaken)]
     assert taken.step in (4, 8) and taken.through >= 8, run.story()
 
 
-@pytest.mark.parametrize("point", ["recall", "recalled", "replaying", "replayed"])
-@pytest.mark.parametrize("who", ["r0", "all"])
-def test_killed_again_while_they_replay_lose_no_step(start: Start, reference: str, point: str, who: str) -> None:
+@pytest.mark.parametrize(
+    "case", sparse(each(["r0", "all"], ["recall", "recalled", "replaying", "replayed"]), 3), ids=" ".join
+)
+def test_killed_again_while_they_replay_lose_no_step(start: Start, reference: str, case: tuple[str, str]) -> None:
+    who, point = case
     names = ("r0", "r1", "r2") if who == "all" else (who,)
     again = [part for name in names for part in ("--fault", f"{name}.1:{point}:SIGKILL")]
     run = start("--replicas", "3", *EVERY_STEP, "--memory-every", "5", *again, script_args=PACED)
     wait_for(lambda: committed(run) >= 8, "eight steps")
     before = committed(run)
-    kill_together(live_pids(run))
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1, "r2": 1}) + Counter(names))
@@ -165,11 +146,11 @@ def test_the_vault_killed_between_the_search_and_the_replay(start: Start, refere
     """The next one finds the same records."""
     run = start("--replicas", "2", *EVERY_STEP, "--fault", "r0.1:recall:SIGSTOP", script_args=PACED)
     wait_for(lambda: committed(run) >= 8, "eight steps")
-    kill_together(live_pids(run))
-    wait_for(lambda: any(is_stopped(pid) for pid in live_pids(run)), "a founder about to recall")
+    kill_together(run.live_pids())
+    wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), "a founder about to recall")
     os.kill(vault_pid(run), signal.SIGKILL)
     wait_for(lambda: len(run.facts(VaultStarted)) == 2, "another vault")
-    for pid in live_pids(run):
+    for pid in run.live_pids():
         os.kill(pid, signal.SIGCONT)
     hurry(run)
     assert run.wait() == 0, run.story()
@@ -186,7 +167,7 @@ def test_all_killed_at_any_moment_again_and_again(start: Start, reference: str, 
         wait_for(lambda goal=goal: committed(run) >= goal or run.process.poll() is not None, f"step {goal}")
         if chance.random() < 0.3:
             os.kill(vault_pid(run), signal.SIGKILL)
-        kill_together(live_pids(run))
+        kill_together(run.live_pids())
         wait_for(lambda count=count: len(run.facts(OriginTaken)) >= count, f"founding {count}")
     hurry(run)
     assert run.wait() == 0, run.story()
@@ -198,7 +179,7 @@ def test_one_is_killed_and_then_all(start: Start, reference: str) -> None:
     run = start("--replicas", "3", *EVERY_STEP, "--fault", "r1:boundary:step=4:SIGKILL", script_args=PACED)
     wait_for(lambda: run.committed("r1.1") >= 2, "two steps of whoever came for it")
     before = committed(run)
-    kill_together(live_pids(run))
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 2, "r2": 1}))
@@ -223,7 +204,7 @@ def test_a_job_grows_and_shrinks_and_loses_nothing(start: Start, reference: str)
         os.kill(run.pids()[life], signal.SIGKILL)
     wait_for(lambda: run.committed("r1.1") >= 2, "r1's second life to take part")
     before = committed(run)
-    kill_together(live_pids(run))
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     prove_nothing_lost(run, reference, deaths_of(run))
@@ -245,7 +226,7 @@ def test_lanes_that_were_left_out_are_replayed_as_they_were(start: Start) -> Non
     run = start("--replicas", "3", *EVERY_STEP, "--on-loss", "shrink", *fault, script_args=PACED)
     wait_for(lambda: committed(run) >= 8, "eight steps")
     before = committed(run)
-    kill_together(live_pids(run))
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     commits: dict[int, set[int]] = {}
@@ -270,7 +251,7 @@ def test_killed_while_the_coordinator_is_away_no_step_is_lost(start: Start, tmp_
         run = start("--replicas", "2", *coordinator.arguments, *EVERY_STEP, run_dir=coordinator.run_dir, script_args=PACED)
         wait_for(lambda: committed(run) >= 8, "eight steps")
         coordinator.kill()
-        kill_together(live_pids(run))
+        kill_together(run.live_pids())
         before = committed(run)
         coordinator.start()
         hurry(run)
@@ -284,7 +265,7 @@ def test_killed_while_the_coordinator_is_away_no_step_is_lost(start: Start, tmp_
 def test_a_log_that_is_full_makes_room_by_a_save(start: Start, reference: str) -> None:
     run = start("--replicas", "2", *EVERY_STEP, "--log-mb", "1", script_args=("--steps", "150", "--pace", "0.01"))
     wait_for(lambda: len(run.facts(StateKept)) >= 2, "two bases")
-    kill_together(live_pids(run))
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     assert any("the log is half full" in fact.why for _, fact in run.facts(BaseDue)), run.story()
@@ -302,14 +283,14 @@ def logs_of(run: Run) -> list[Path]:
 def test_a_flipped_bit_in_a_log_is_found_and_told(start: Start, reference: str) -> None:
     """What came after it is lost, and computed again: nothing that is not what was committed is ever replayed."""
     run = start("--replicas", "2", *EVEN, *EVERY_STEP, "--memory-every", "5", "--fault", "*:forward:step=9:SIGSTOP")
-    wait_for(lambda: any(is_stopped(pid) for pid in live_pids(run)), "somebody to stand still in step 9")
+    wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), "somebody to stand still in step 9")
     wait_for(lambda: run.facts(StateKept), "a base")
     with logs_of(run)[0].open("r+b", buffering=0) as file:
         (held,) = [held for held in read(file.fileno()).held if held.entry.said.record.step == 7]
         at = held.part_at + held.entry.part_bytes // 2
         (byte,) = os.pread(file.fileno(), 1, at)
         os.pwrite(file.fileno(), bytes([byte ^ 4]), at)
-    kill_together(live_pids(run))
+    kill_together(run.live_pids())
     assert run.wait() == 0, run.story()
     assert [(fact.step, fact.where) for _, fact in run.facts(OriginPassedOver)] == [(7, LOGS)] * 2, run.story()
     assert [(fact.step, fact.through) for _, fact in run.facts(OriginTaken)] == [(5, 7)], run.story()

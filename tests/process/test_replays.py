@@ -1,14 +1,12 @@
 """What a log keeps is all of a step: positions of lanes in their data, buffers, metrics, lanes' presence. All workers of an
 every-step job are killed, and however it is fed and trained it goes on where it was, on the same bits."""
 
-import os
-import signal
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 import pytest
-from runs import HERE, Run, alone, sparse, wait_for
+from runs import HERE, Run, alone, is_stopped, kill_together, sparse, wait_for
 from styles import STYLES
 
 from regrow.core.records import Committed, OriginTaken, WorkerExited
@@ -49,14 +47,8 @@ def kill_all(run: Run) -> int:
     """As soon as one stands still behind the boundary; so many steps were committed by then."""
     wait_for(lambda: any(is_stopped(pid) for pid in run.pids().values()), f"somebody to stand still in step {LAST}")
     reached = max(fact.step for _, fact in run.facts(Committed)) + 1
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none sees another one die
-        for pid in run.pids().values():
-            os.kill(pid, number)
+    kill_together(run.pids().values())
     return reached
-
-
-def is_stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 def prove(run: Run, reached: int, digest: str) -> None:

@@ -132,7 +132,7 @@ def test_a_file_that_is_missing_takes_all_to_the_checkpoint_before(saved: dict[i
         assert [(one.step, one.digest) for one in heard(ranks)] == [(1, saved[1])] * 3
 
 
-@pytest.mark.parametrize("dead", [0, 1, 2])
+@pytest.mark.parametrize("dead", [0, pytest.param(1, marks=pytest.mark.matrix), 2])
 @pytest.mark.parametrize("point", ["restore-read", "restore-pass:nth=2"])
 def test_a_rank_that_is_killed_while_all_restore_leaves_nobody_waiting(
     saved: dict[int, str], tmp_path: Path, dead: int, point: str

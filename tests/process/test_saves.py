@@ -13,7 +13,7 @@ import s3_service
 import torch
 import torch.nn as nn
 from coordinators import Coordinator
-from runs import LANES, REGROW, Run, prove, sparse, wait_for
+from runs import EVEN, LANES, REGROW, Run, each, is_stopped, kill_together, prove, sparse, wait_for
 
 from regrow.checkpoint import Checkpointer
 from regrow.core.records import (
@@ -61,24 +61,6 @@ def vault_pid(run: Run) -> int:
     return run.facts(VaultStarted)[-1][1].pid
 
 
-def kill_all(run: Run) -> None:
-    """Every worker that lives. They are stopped first, so that none sees another one die."""
-    pids = [pid for pid in run.pids().values() if Path(f"/proc/{pid}").exists()]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except ProcessLookupError:
-                continue
-
-
-def is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def hurry(run: Run) -> None:
     (run.folder / "hurry").touch()
 
@@ -111,7 +93,7 @@ def test_with_all_replicas_killed_the_job_goes_on_from_memory(start: Start, refe
     run = start("--replicas", "3", "--memory-every", "2", script_args=PACED)
     wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
     newest = max(kept(run))
-    kill_all(run)
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=ALL3)
@@ -123,19 +105,36 @@ def test_all_replicas_killed_again_and_again(start: Start, reference: str) -> No
     run = start("--replicas", "2", "--memory-every", "1", script_args=PACED)
     for count in (1, 2, 3):
         wait_for(lambda count=count: max(kept(run), default=0) >= 5 * count, f"step {5 * count} in memory")
-        kill_all(run)
+        kill_together(run.live_pids())
         wait_for(lambda count=count: len(run.facts(OriginTaken)) == count, f"founding {count}")
     hurry(run)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter({"r0": 3, "r1": 3}))
 
 
-@pytest.mark.parametrize("point", ["deposit", "depositing", "deposited"])
-@pytest.mark.parametrize("who", ["r0", "r1", "all"])
-def test_killed_while_saving(start: Start, place: Path, reference: str, point: str, who: str) -> None:
-    names = ("r0", "r1", "r2") if who == "all" else (who,)
-    faults = [part for name in names for part in ("--fault", f"{name}:{point}:step=8:SIGKILL")]
-    run = start("--replicas", "3", "--checkpoint", str(place), "--checkpoint-every", str(EVERY), *faults)
+def at_once(case: tuple[str, str], step: str = "") -> list[str]:
+    """One dies at its point; all are stopped at theirs, so that each gets there."""
+    point, who = case
+    if who != "all":
+        return ["--fault", f"{who}:{point}:{step}SIGKILL"]
+    return [part for name in ("r0", "r1", "r2") for part in ("--fault", f"{name}:{point}:{step}SIGSTOP")]
+
+
+def kill_there(run: Run, who: str) -> tuple[str, ...]:
+    """The replicas that die."""
+    if who != "all":
+        return (who,)
+    kill_together([run.wait_stopped(f"{name}.0") for name in ("r0", "r1", "r2")])
+    return ("r0", "r1", "r2")
+
+
+@pytest.mark.parametrize("case", sparse(each(["deposit", "depositing", "deposited"], ["r0", "r1", "all"]), 2), ids=" ".join)
+def test_killed_while_saving(start: Start, place: Path, reference: str, case: tuple[str, str]) -> None:
+    point, who = case
+    run = start(
+        "--replicas", "3", *EVEN, "--checkpoint", str(place), "--checkpoint-every", str(EVERY), *at_once(case, "step=8:")
+    )
+    names = kill_there(run, who)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter(names))
     prove_saved(run, place, reference)
@@ -216,14 +215,14 @@ def test_vault_and_all_replicas_killed_together(start: Start, reference: str) ->
     wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
     newest, victim = max(kept(run)), vault_pid(run)
     os.kill(victim, signal.SIGKILL)
-    kill_all(run)
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter({"r0": 1, "r1": 1}))
     assert [fact.step >= newest for _, fact in run.facts(OriginTaken)] == [True], run.story()
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), (2, 4)])
+@pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), pytest.param(2, 4, marks=pytest.mark.matrix)])
 def test_a_job_killed_whole_goes_on_elsewhere_with_other_replicas(
     start: Start, place: Path, reference: str, before: int, after: int
 ) -> None:
@@ -285,7 +284,7 @@ def test_a_job_killed_whole_at_a_named_point_goes_on_with_other_replicas(
 def test_with_a_copy_of_every_step_in_memory_no_more_than_one_is_lost(start: Start, reference: str) -> None:
     run = start("--replicas", "3", "--memory-every", "1", script_args=PACED)
     wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
-    kill_all(run)
+    kill_together(run.live_pids())
     hurry(run)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=ALL3)
@@ -294,13 +293,12 @@ def test_with_a_copy_of_every_step_in_memory_no_more_than_one_is_lost(start: Sta
     assert taken.step >= 6 and len([step for step in committed if step >= taken.step]) <= 1, run.story()
 
 
-@pytest.mark.parametrize("point", ["recall", "recalled"])
-@pytest.mark.parametrize("who", ["r0", "r1", "all"])
-def test_killed_while_resuming(start: Start, place: Path, reference: str, point: str, who: str) -> None:
+@pytest.mark.parametrize("case", sparse(each(["recall", "recalled"], ["r0", "r1", "all"]), 2), ids=" ".join)
+def test_killed_while_resuming(start: Start, place: Path, reference: str, case: tuple[str, str]) -> None:
+    _, who = case
     stop_at(start, place, 9)
-    names = ("r0", "r1", "r2") if who == "all" else (who,)
-    faults = [part for name in names for part in ("--fault", f"{name}:{point}:SIGKILL")]
-    run = start("--replicas", "3", "--checkpoint", str(place), "--resume", "latest", *faults)
+    run = start("--replicas", "3", "--checkpoint", str(place), "--resume", "latest", *at_once(case))
+    names = kill_there(run, who)
     assert run.wait() == 0, run.story()
     prove(run, reference, deaths=Counter(names), first=durable(place)[-1])
     prove_saved(run, place, reference)
@@ -466,7 +464,7 @@ def test_a_coordinator_that_is_away_founds_the_job_again(tmp_path: Path, start: 
         run = start(*flags, script_args=PACED, run_dir=coordinator.run_dir)
         wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
         coordinator.kill()
-        kill_all(run)
+        kill_together(run.live_pids())
         coordinator.start()
         hurry(run)
         assert run.wait() == 0, run.story()

@@ -35,7 +35,10 @@ def main() -> None:
     parser.add_argument("--stop-at", type=int, help="r1 alone asks to stop in this step")
     parser.add_argument("--hold", help="STEP:N: from this step on, wait for rosters until one has N members")
     parser.add_argument(
-        "--pace", type=float, default=0.0, help="seconds that a step takes besides, until there is a file `hurry`"
+        "--pace",
+        type=float,
+        default=0.0,
+        help="seconds that a step takes besides, until there is a file `hurry`; `enough`: stop",
     )
     parser.add_argument("--dawdle", action="store_true", help="replay no step before a roster was made that waits for this")
     parser.add_argument("--slow", help="the replica whose microbatches take 0.1 s more, until there is a file `hurry`")
@@ -94,7 +97,9 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
             job.stop()
         if args.trail:
             print(f"at {step.index} {job.digest()}")
-        if args.pace and not hurried():
+        if args.pace and is_there("enough"):
+            job.stop()
+        elif args.pace and not is_there("hurry"):
             time.sleep(args.pace)
         if args.dawdle and not step.live:
             wait_to_be_waited_for()
@@ -102,7 +107,7 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
             log(f"{step.index} {' '.join(str(int(i)) for i in index)}\n")
             if args.poison and int(args.poison.split(":")[0]) in index:
                 suffer(args.poison.split(":")[1])
-            if is_slow and not hurried():
+            if is_slow and not is_there("hurry"):
                 time.sleep(0.1)
             step.backward((model(x) - y).square().mean())
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -116,8 +121,8 @@ def train(args, job, model, optimizer, schedule, data, log) -> None:
             print(f"step {step.index} loss {step.loss:.6f} lanes {step.lanes_present}", flush=True)
 
 
-def hurried() -> bool:
-    return Path(os.environ.get("REGROW_RUN_DIR", "."), "hurry").exists()
+def is_there(name: str) -> bool:
+    return Path(os.environ.get("REGROW_RUN_DIR", "."), name).exists()
 
 
 def suffer(action: str) -> None:
