@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from coordinators import Coordinator
-from runs import DEADLINE_S, EVEN, LANES, REGROW, Run, phase, wait_for
+from runs import DEADLINE_S, EVEN, LANES, REGROW, Run, is_stopped, phase, wait_for
 
 from regrow.cli.run_dir import RunDir
 from regrow.cli.why import gather
@@ -174,6 +174,27 @@ def test_a_worker_that_is_told_to_end_hands_over_and_comes_back(start: Callable[
     prove_elastic(run, digests, at_the_end=3)
     prove_nothing_computed_again(run)
     assert [str(fact.member) for _, fact in run.facts(WorkerDismissed)] == ["r1.0"]
+
+
+@pytest.mark.parametrize("told", ["the joiner", "a donor"])
+def test_a_worker_is_told_to_end_in_the_middle_of_a_join(told: str, start: Callable[..., Run], digests: list[str]) -> None:
+    """With the state before it that it has yet to replay, or half a piece given: whoever is told goes, and all are back."""
+    fault = "r1.1:loaded:SIGSTOP" if told == "the joiner" else "*:serving:SIGSTOP"
+    run = start("--replicas", "3", *EVEN, "--fault", fault, script_args=SLOW)
+    under_way(run)
+    os.kill(run.pids()["r1.0"], signal.SIGKILL)
+    stopped = wait_for(lambda: [who for who, pid in run.pids().items() if is_stopped(pid)], f"{told} to be stopped")
+    assert isinstance(stopped, list)
+    (who,) = stopped
+    assert (who == "r1.1") == (told == "the joiner"), run.story()
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        os.kill(run.pids()[who], number)
+    lives = {"r0": 0, "r1": 1, "r2": 0}
+    lives[who.split(".")[0]] += 1
+    everyone = {f"{name}.{life}" for name, life in lives.items()}
+    wait_for(lambda: working(run) == everyone or run.process.poll() is not None, f"{everyone} to work")
+    prove_elastic(run, digests, at_the_end=3, failures=1)
+    assert [str(fact.member) for _, fact in run.facts(WorkerDismissed)] == [who], run.story()
 
 
 @pytest.mark.parametrize("point", ["switched", "boundary:nth=2", pytest.param("reduced:nth=2", marks=pytest.mark.matrix)])
