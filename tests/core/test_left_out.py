@@ -101,6 +101,23 @@ def test_the_same_exception_is_the_lanes_fault_only_in_the_same_lane() -> None:
     assert (heard(2), heard(3), heard(None)) == ([], ["failed"], ["failed"])
 
 
+def test_with_a_vault_one_kill_from_outside_makes_no_lane_suspect() -> None:
+    config = msgspec.structs.replace(CONFIG, keeps=True)
+    desk = Desk(config=config).founded()
+    (made,) = rosters(dies_in_lane(desk, A, struck=True))
+    assert made.suspects == (), "a lone survivor goes on at once"
+    back = Desk(desk.saved, config, now=desk.now)
+    (made,) = rosters(dies_in_lane(back, B, struck=True))
+    assert made.suspects == (Suspect(cell=CELL, dead=(A, B), struck=True),), "it is remembered, and the second one counts"
+
+
+@pytest.mark.parametrize(("keeps", "struck"), [(True, False), (False, True)])
+def test_a_death_that_is_explained_or_has_no_vault_makes_its_lane_suspect(keeps: bool, struck: bool) -> None:
+    desk = Desk(config=msgspec.structs.replace(CONFIG, keeps=keeps)).founded()
+    (made,) = rosters(dies_in_lane(desk, A, struck))
+    assert made.suspects == (Suspect(cell=CELL, dead=(A,), struck=struck),)
+
+
 def test_suspects_bind_the_last_holder_only_while_another_may_come() -> None:
     alone = msgspec.structs.replace(CONFIG, budget=msgspec.structs.replace(CONFIG.budget, max_restarts=0))
     desk = Desk(config=alone).founded()

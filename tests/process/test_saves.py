@@ -19,9 +19,12 @@ from regrow.checkpoint import Checkpointer
 from regrow.core.records import (
     Committed,
     OriginTaken,
+    RosterMade,
     SaveDurable,
     SaveFailed,
     SaveVoided,
+    SnapshotLoaded,
+    StateFetched,
     StateKept,
     StateRecalled,
     VaultEnded,
@@ -207,6 +210,18 @@ def test_a_vault_or_its_writer_killed_in_a_save(start: Start, place: Path, refer
     prove_saved(run, place, reference)
     if who == "vault":
         assert len(run.facts(VaultEnded)) == 2, run.story()
+
+
+def test_a_lone_survivor_of_a_job_that_saves_waits_for_nobody(start: Start, reference: str) -> None:
+    """What the kill of the other one could mean for its lane, the vault has insured."""
+    fault = ("--fault", "r1:backward:step=10:SIGKILL")
+    run = start("--replicas", "2", *EVEN, "--memory-every", "4", *fault, script_args=("--hold", "12:2"))
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(["r1"]))
+    (first, *_, last) = [fact for _, fact in run.facts(RosterMade)]
+    assert len(first.seats) == len(last.seats) == 2, run.story()
+    assert not any("wait" in fact.why for _, fact in run.facts(RosterMade)), run.story()
+    assert run.facts(SnapshotLoaded, "r1.1") and not run.facts(StateFetched), run.story()
 
 
 def test_vault_and_all_replicas_killed_together(start: Start, reference: str) -> None:

@@ -19,6 +19,7 @@ Rules (docs/protocol.md, invariants M1 to M7):
   ends. It never starts again from initial weights. With a vault it is founded again, from a saved state and under a new
   term, once every member is proven dead (S5), as long as it comes further now and then.
 - A lane that somebody died in is suspect: its roster has it computed last, by one member, while another holds the state.
+  With a vault one kill that nothing explains makes none suspect.
   Enough different replicas dead in it make it poison: it is left out, or the job ends before its step, in good order.
 - So does a job with a vault that cannot go on, by its script's fault or for lack of replicas, while anybody holds its state.
 - Once a member has committed the last step nobody is replaced. Whoever has left saw every row of the last boundary; those
@@ -1047,7 +1048,9 @@ class Membership:
         if self._config.on_loss == "shrink":
             roster = at_home(roster, self._lanes, self.staff.places)
         elif len(members) > 1 or self._may_come(members):
-            roster = msgspec.structs.replace(roster, suspects=self._suspicion.suspects)
+            # What a lone survivor could lose by computing such a lane the vault holds as well: nobody waits for that.
+            suspects = self._suspicion.counted if self._refounds else self._suspicion.suspects
+            roster = msgspec.structs.replace(roster, suspects=suspects)
         skips = tuple(cell for cell in sorted(self._skips) if cell.step >= self._floor)
         planned_from = base.version if base is not None else None
         waits = self._waits(self.staff.places, members)

@@ -4,7 +4,8 @@ A lane of a step in which a replica died is suspect: it is retried last, alone o
 When enough different replicas have died in it, it is poison: the samples are to blame, not the hosts.
 
 A SIGKILL that nothing here explains (no hang, no lack of memory) comes from outside, and whoever kills one replica may well
-kill the next one a moment later, in the very lane that it took over. One such death is therefore never counted.
+kill the next one a moment later, in the very lane that it took over. One such death is therefore never counted; and where a
+vault holds the state as well nobody waits because of it.
 """
 
 from collections.abc import Iterable
@@ -49,6 +50,11 @@ class Suspicion:
     def forget(self, below: int) -> None:
         """These steps are committed: whatever it was, it passed."""
         self._suspects = {cell: suspect for cell, suspect in self._suspects.items() if cell.step >= below}
+
+    @property
+    def counted(self) -> tuple[Suspect, ...]:
+        """Those in which more has struck than one kill from outside."""
+        return tuple(suspect for suspect in self.suspects if len(suspect.dead) > suspect.struck)
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
