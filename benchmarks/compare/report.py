@@ -29,7 +29,7 @@ def write(results: Results, folder: Path) -> None:
     lines = results.lines()
     if not lines:
         raise SystemExit(f"there are no finished runs in {results.path}: run `make compare` first")
-    drawn = pictures.draw(folder / "pictures", {name: _rows(lines, name) for name in PICTURES})
+    drawn = pictures.draw(folder / "pictures", {name: rows_in(lines, name) for name in PICTURES})
     (folder / "comparison.md").write_text(page(lines, drawn))
     print(f"{folder / 'comparison.md'}: {len(lines)} runs")
 
@@ -48,7 +48,7 @@ def page(lines: Sequence[dict[str, object]], drawn: set[str]) -> str:
         headline(lines),
         "## The systems",
         settings(),
-        *(section(experiment, _rows(lines, experiment.name), drawn) for experiment in EXPERIMENTS),
+        *(section(experiment, rows_in(lines, experiment.name), drawn) for experiment in EXPERIMENTS),
         "## Where another system is ahead",
         behind(lines),
     ]
@@ -84,7 +84,7 @@ def headline(lines: Sequence[dict[str, object]]) -> str:
     found = [["", *(name for name, _ in shown)], ["---"] * (len(shown) + 1)]
     for title, experiment, key in HEADLINE:
         column = next((c for e in EXPERIMENTS if e.name == experiment for c in e.columns if c.key == key), None)
-        rows = {(row.name, row.settings): row for row in _rows(lines, experiment)}
+        rows = {(row.name, row.settings): row for row in rows_in(lines, experiment)}
         if column and rows:
             found.append([title, *(_short(rows.get(kind), column, experiment) for kind in shown)])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in found)
@@ -123,12 +123,12 @@ def _last(text: str) -> str:
 def behind(lines: Sequence[dict[str, object]]) -> str:
     found = []
     for experiment in EXPERIMENTS:
-        for one in beaten(experiment, _rows(lines, experiment.name), OURS):
+        for one in beaten(experiment, rows_in(lines, experiment.name), OURS):
             winner, ours = (f"{row.name} ({row.settings}) {cell(row, one.column)}" for row in (one.winner, one.ours))
             reason = REASONS.get((experiment.name, one.column.key), "Why is not known yet.")
             found.append(f"- {experiment.title}, {one.column.title}: {winner}, {ours}. {reason}")
     return "\n".join(found) or "Nowhere in these runs."
 
 
-def _rows(lines: Sequence[dict[str, object]], experiment: str) -> list[Row]:
+def rows_in(lines: Sequence[dict[str, object]], experiment: str) -> list[Row]:
     return rows_of(lines, experiment, [(system.name, system.settings) for system in systems()])

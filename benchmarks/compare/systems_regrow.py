@@ -49,15 +49,16 @@ DEFAULT = Regrow("default", "no flag but --replicas; nothing is saved")
 OFTEN = ("--restart-backoff=0", "--max-restarts=1000")
 BEST = Regrow(
     "best",
-    "a parked spare (--spares 1), --restart-backoff 0, a coordinator of its own, and --checkpoint where the others save",
-    flags=("--spares=1", *OFTEN),
+    "a parked spare (--spares 1), room for ten records of the heavy model (--join-queue-mb 4096), --restart-backoff 0, a "
+    "coordinator of its own, and --checkpoint where the others save",
+    flags=("--spares=1", "--join-queue-mb=4096", *OFTEN),
     has_coordinator=True,
     saves=True,
 )
 SHADOW = Regrow(
     "shadow",
     "as best, and the spare stays in step with the others (--shadow)",
-    flags=("--spares=1", "--shadow", *OFTEN),
+    flags=("--spares=1", "--shadow", "--join-queue-mb=4096", *OFTEN),
     has_coordinator=True,
     saves=True,
 )
