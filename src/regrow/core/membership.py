@@ -884,6 +884,9 @@ class Membership:
         roster = self.roster
         if roster is None or self._ending or self._awaited:
             return []
+        for member in self._base.members if self._base is not None else ():
+            if roster.seat(member) is None and member in self._present:
+                self._present[member].is_released = True  # its word of that may be late, or lost
         self._base = self._parted_s = None
         self._founding = Founding()  # all of them hold the state
         return self._fulfil() + self._change(roster, cause)
