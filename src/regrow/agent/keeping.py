@@ -176,7 +176,7 @@ class Keeping:
             return
         if gathering is None or gathering.key != key:
             if gathering is not None:
-                self.void(f"step {deposit.step} is to be saved, and portions of this one have not come")
+                self.void(f"step {deposit.step} is to be saved, and portions of this one have not come", is_replaced=True)
             gathering = self._gathering = Gathering(deposit, time.monotonic())
             if not gathering.is_last:
                 self._pacing.gathers(deposit.step, deposit.members)
@@ -222,8 +222,9 @@ class Keeping:
             return None
         return Void(step=step, why="the vault was lost before this save was whole")
 
-    def void(self, why: str) -> None:
-        """The save that is being gathered, if there is one."""
+    def void(self, why: str, is_replaced: bool = False) -> None:
+        """The save that is being gathered, if there is one. Whoever hears of it may already mean the one that takes its
+        place: the same step, under a newer roster."""
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
@@ -237,7 +238,7 @@ class Keeping:
         self._journal.write(SaveVoided(step=step, why=why))
         if gathering.is_last:
             self._lost[step] = why
-        self._voices.workers(Void(step=step, why=why))
+        self._voices.workers(Void(step=step, why=why, is_final=gathering.is_last and not is_replaced))
         self.provide()
 
     def _refusal(self, member: str, deposit: Deposit) -> ToWorker | None:
@@ -250,11 +251,11 @@ class Keeping:
                 self._hand_on(whole, whole.label, deposit.urgency)
             return Kept(step=whole.label.draft.step)
         key = key_of(deposit)
-        if (why := self._voided.get(key)) is not None:
-            return Void(step=deposit.step, why=why)
         later = max([*self._digesting, *([] if self._gathering is None else [self._gathering.key])], default=key)
         if later > key or key in self._digesting:
             return Void(step=deposit.step, why=f"step {later[0]} is being saved already, under roster {later[1]}")
+        if (why := self._voided.get(key)) is not None:
+            return Void(step=deposit.step, why=why, is_final=True)
         return None
 
     def _lose(self, gathering: Gathering, member: str) -> None:

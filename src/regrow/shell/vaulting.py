@@ -159,6 +159,8 @@ class Void(_Message, frozen=True, kw_only=True):
 
     step: int
     why: str
+    is_final: bool = False
+    """Of a job's last save, after which there is no boundary: nor will another try of it be."""
 
 
 class Lacking(_Message, frozen=True, kw_only=True):
