@@ -433,6 +433,27 @@ def test_the_third_save_waits_until_the_first_is_durable(
     assert "step 2, 0 of 0 MB durable" in "".join(said)
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), KeyboardInterrupt()], ids=["out of memory", "Ctrl-C"])
+def test_a_save_that_an_exception_ends_is_waited_for_by_nobody(
+    make: Callable[..., Checkpointer], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    checkpointer, setup = make(), Setup()
+
+    def fail(tensor: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", fail)  # of a buffer, before the first arena is there
+        for _ in range(2):  # as many as there are arenas
+            with pytest.raises(type(error)):
+                checkpointer.save(1, **setup.objects())
+    report = checkpointer.report()
+    assert report.begun == report.durable + report.given_up == 0, "nothing is open that will never end"
+    assert checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    assert checkpointer.report().durable == 1
+
+
 def test_a_save_that_does_not_become_durable_is_given_up_loudly(make: Callable[..., Checkpointer]) -> None:
     setup, checkpointer = Setup(), make(patience_s=1.0)
     pid = stopped(checkpointer, setup)
