@@ -430,10 +430,12 @@ def test_the_third_save_waits_until_the_first_is_durable(
     checkpointer.wait()
     report = checkpointer.report()
     assert report.durable == 4 and 2.0 < report.crowded_s <= report.blocked_s
-    assert "step 2, 0 of 0 MB durable" in "".join(said)
+    assert "step 2, 0 of 0 MB written" in "".join(said)
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no memory"), KeyboardInterrupt()], ids=["out of memory", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no memory"), KeyboardInterrupt()], ids=["out of memory", "Ctrl-C"]
+)
 def test_a_save_that_an_exception_ends_is_waited_for_by_nobody(
     make: Callable[..., Checkpointer], monkeypatch: pytest.MonkeyPatch, error: BaseException
 ) -> None:
@@ -462,7 +464,7 @@ def test_a_save_that_does_not_become_durable_is_given_up_loudly(make: Callable[.
     with pytest.warns(RuntimeWarning, match="step 2 is given up"):
         wait_for(lambda: setup.step(3) or checkpointer.report().given_up)
         setup.step(4)  # the warning comes in an optimizer's step
-    with pytest.raises(InfraError, match="nothing of it became durable for 1 s"):
+    with pytest.raises(InfraError, match="nothing of it was written for 1 s"):
         checkpointer.wait()
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
     checkpointer.save(5, **setup.objects())

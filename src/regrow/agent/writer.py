@@ -9,6 +9,7 @@ with the connection, and with its parent: a save that somebody has given up must
 resumed from an older one.
 """
 
+import math
 import mmap
 import os
 import signal
@@ -54,6 +55,8 @@ NICENESS = 10
 _FIRST_RETRY_S = 0.25
 _LAST_RETRY_S = 15.0
 """A store that was away is found within so long; one that refuses is not worn down."""
+_SAID_S = 0.2
+"""Blocks come by the thousand, and nobody hears of them while the copy is being made."""
 
 
 def main(arguments: list[str]) -> None:
@@ -231,12 +234,13 @@ class _Mapping:
 
 
 class _Watch:
-    """How far a save is: what has become durable; and where the pace is bounded, what was let through."""
+    """How far a save is: what was let through to the store, and what is durable there."""
 
     def __init__(self, tell: Callable[[FromWriter], None]) -> None:
         self._tell = tell
         self._durable_bytes = 0
         self._passed_bytes = 0
+        self._said_s = -math.inf
         self._lock = threading.Lock()
 
     def durable(self, size_bytes: int) -> None:
@@ -247,9 +251,11 @@ class _Watch:
     def passed(self, size_bytes: int) -> None:
         with self._lock:
             self._passed_bytes += size_bytes
-            self._say()
+            if time.monotonic() >= self._said_s + _SAID_S:
+                self._say()
 
     def _say(self) -> None:
+        self._said_s = time.monotonic()
         self._tell(Progress(size_bytes=max(self._durable_bytes, self._passed_bytes)))
 
 

@@ -47,7 +47,7 @@ class Setting(_Message, frozen=True, kw_only=True):
     """Of the socket on which it hears workers, in the abstract namespace, without the leading zero byte."""
     places: tuple[Place, ...]
     patience_s: float
-    """A tier gives a save up when nothing of it has become durable for so long."""
+    """A tier gives a save up when nothing of it was written for so long."""
     shard_bytes: int
     memory_every: int = 0
     """In steps; 0: memory takes what is on its way to a place, or is on auto."""

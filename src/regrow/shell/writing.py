@@ -54,7 +54,7 @@ class Term(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """So much of the save is durable."""
+    """So much of the save is written: let through to the store, or durable there."""
 
     size_bytes: int
 

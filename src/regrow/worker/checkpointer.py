@@ -67,7 +67,7 @@ class Checkpointer:
         moments: "int8" or "pruned" stores the moments of Adam and its kin in fewer bits. What is restored is then not what
             was saved, and says so; the packages of regrow[delta] are needed. None: everything is exact.
         shard_mb: the largest file, unless one tensor is larger.
-        patience_s: a save is given up when nothing of it has become durable for so long.
+        patience_s: a save is given up when nothing of it was written for so long.
         mb_per_s: the store is written to no faster than so many MB a second; by default as fast as it goes.
         writes: whether this process saves. By default, rank 0 does where torch.distributed has several ranks; all restore.
         """
