@@ -9,6 +9,7 @@ with the connection, and with its parent: a save that somebody has given up must
 resumed from an older one.
 """
 
+import gc
 import math
 import mmap
 import os
@@ -23,9 +24,10 @@ from pathlib import Path
 
 import msgspec
 
+from regrow.core.checkpoint import Pointer
 from regrow.core.delta import Cost
 from regrow.core.draft import Draft
-from regrow.core.errors import ConfigError, Harmed, InfraError, PeerError, StateError
+from regrow.core.errors import ConfigError, Harmed, InfraError, NoRoom, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.deafness import turn_deaf
@@ -132,12 +134,13 @@ class Writer:
             archive.sweep()  # what dead saves left may be the very room that is missing
         draft = msgspec.structs.replace(order.draft, term=order.draft.term or self._term)
         costs: list[Cost] = []
-        if self._setting.moments:
-            pointer = archive.write(*self._fewer(draft, inflow))
-        else:
-            pointer = archive.write(
-                draft, self._arena.view, inflow.reach, order.root, self._chaining.base(draft), costs.append
-            )
+        try:
+            pointer = self._written(archive, draft, inflow, order.root, costs)
+        except NoRoom:
+            archive.sweep(
+                (draft.term, draft.step)
+            )  # what is ahead of the latest is of a writer that was buried, or replaced
+            raise
         seconds = time.monotonic() - begun_s
         # What is in the arena may change once the save is known to be durable.
         news = self._chaining.saved(draft, self._arena.view, pointer, next(iter(costs), None), archive.manifest)
@@ -146,6 +149,11 @@ class Writer:
         self._tell(Persisted(pointer=pointer, seconds=seconds))
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
             self._tell(Unpruned(why=trouble))
+
+    def _written(self, archive: Archive, draft: Draft, inflow: "_Inflow", root: str, costs: list[Cost]) -> Pointer:
+        if self._setting.moments:
+            return archive.write(*self._fewer(draft, inflow))
+        return archive.write(draft, self._arena.view, inflow.reach, root, self._chaining.base(draft), costs.append)
 
     def _fewer(self, draft: Draft, inflow: "_Inflow") -> tuple[Draft, memoryview]:
         from regrow.state.moments import fewer  # which imports numpy
@@ -224,8 +232,8 @@ class _Mapping:
             status = os.fstat(fd)
             if status.st_ino != self._inode:
                 self.view.release()
-                if self._memory is not None:
-                    self._memory.close()
+                self._memory = None
+                gc.collect()  # a try that failed may hold views in the frames of its error, and the memory with them
                 self._memory = mmap.mmap(fd, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
                 self._inode = status.st_ino
                 self.view = memoryview(self._memory)

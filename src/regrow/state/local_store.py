@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
+from regrow.core.errors import ConfigError, InfraError, NoRoom, RegrowError, StateError
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.pacing import Pacer
 from regrow.state.store import names_in
@@ -184,7 +184,7 @@ class LocalStore:
         place = self._place(path)
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT if wanted_bytes is not None:
-                return InfraError(
+                return NoRoom(
                     f"no room for {place} ({error.strerror}): it wants {wanted_bytes} bytes, {_free(place)}: free "
                     "space there, or keep fewer checkpoints"
                 )
