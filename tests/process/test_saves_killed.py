@@ -215,6 +215,26 @@ def test_what_a_dead_writer_left_does_not_keep_a_disk_full(small_disk: Path) -> 
     assert [pointer.step for pointer in checkpoints(small_disk / "run")] == [3]
 
 
+def test_a_checkpoint_that_could_not_be_removed_keeps_no_other_and_goes_with_a_later_save(tmp_path: Path) -> None:
+    model, folder = torch.nn.Linear(4, 4), tmp_path / "run"
+    with Checkpointer(folder, keep_last=1) as checkpointer:
+
+        def save(step: int) -> None:
+            checkpointer.save(step, model=model)
+            checkpointer.wait()
+
+        save(1)
+        (first,) = folder.glob("step-*")
+        with mounted(first / "held", "-t", "tmpfs", "none"), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for step in (2, 3, 4):
+                save(step)
+            wait_for(lambda: [pointer.step for pointer in checkpoints(folder)] == [4], "the others to go")
+        assert any("an old checkpoint cannot be removed" in str(each.message) for each in told)
+        save(5)
+    assert [path.name[:17] for path in folder.glob("step-*")] == ["step-000000000005"]
+
+
 # Several ranks
 
 

@@ -432,6 +432,14 @@ def test_retention_removes_what_it_may_and_whole() -> None:
     assert [pointer.step for pointer in archive.pointers()[0]] == [6] and is_clean(archive)
 
 
+def test_without_a_rule_nothing_is_read_to_remove_nothing() -> None:
+    class Unreadable(Shelf):
+        def read(self, path: str) -> bytes | None:
+            raise AssertionError(path)
+
+    assert Archive(Unreadable(aged(2).files)).prune(Retention()) == ()
+
+
 def test_whoever_dies_while_removing_leaves_whole_checkpoints_and_what_sweep_removes() -> None:
     whole = aged(4).files
     for at, after in ((at, after) for at in itertools.count(1) for after in (False, True)):

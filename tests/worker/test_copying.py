@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from shelf import drafted, load, same
+from shelf import drafted, load, same, save
 
 from regrow.core.checkpoint import Pointer
 from regrow.core.errors import StateError
@@ -20,7 +20,7 @@ from regrow.shell.writing import Setting
 from regrow.state.archive import Archive
 from regrow.state.copying import Copying
 from regrow.state.keeper import Keeper, Save
-from regrow.state.local_store import BLOCK_BYTES
+from regrow.state.local_store import BLOCK_BYTES, LocalStore
 from regrow.state.stores import open_store
 from regrow.worker.account import Account
 from regrow.worker.arena import Arena
@@ -33,13 +33,15 @@ TREE = {f"t{i}": torch.arange(3000) * i for i in range(4)}
 class Bench:
     """A keeper, its writer, and a copy whose every move is the test's."""
 
-    def __init__(self, folder: Path, faults: str = "") -> None:
+    def __init__(self, folder: Path, faults: str = "", keep_last: int | None = None) -> None:
         self.folder = folder
         self.account = Account()
         self.archive = Archive(open_store(str(folder)))
         self._arena = Arena()
         self.given_back: list[Arena] = []
-        self._keeper = Keeper(Setting(url=str(folder), retention=Retention(), faults=faults), DEADLINE_S, self.account)
+        self._keeper = Keeper(
+            Setting(url=str(folder), retention=Retention(last=keep_last), faults=faults), DEADLINE_S, self.account
+        )
 
     def begin(self, step: int, tree: dict[str, torch.Tensor] = TREE) -> None:
         self._draft, self._sound = drafted(tree, step, term=0, shard_bytes=1)
@@ -79,6 +81,10 @@ class Bench:
     def writer(self) -> int:
         assert self._keeper._writer is not None
         return self._keeper._writer.process.pid
+
+    @property
+    def idle_s(self) -> float:
+        return self._keeper.idle_s
 
     @property
     def has_stopped(self) -> bool:
@@ -173,6 +179,28 @@ def test_a_save_gets_on_with_every_block_of_a_file(tmp_path: Path) -> None:
         wait_for(lambda: bench.account.report().durable == 1)
     finally:
         bench.close()
+
+
+def test_a_save_that_waits_until_older_ones_are_removed_hears_that_they_are(tmp_path: Path) -> None:
+    stops = ",".join(f"writer.0:save-prune:nth={nth}:SIGSTOP" for nth in (1, 2))
+    for step in (1, 2):
+        save(LocalStore(tmp_path / "run"), step)
+    bench = Bench(tmp_path / "run", stops, keep_last=1)
+    try:
+        for step in (3, 4):
+            bench.begin(step)
+            bench.copy(4)
+            bench.end()
+            wait_for(lambda: bench.has_stopped)
+        wait_for(lambda: bench.idle_s > 1.5)
+        os.kill(bench.writer, signal.SIGCONT)
+        wait_for(lambda: bench.idle_s < 1.0)
+        wait_for(lambda: bench.has_stopped)
+        os.kill(bench.writer, signal.SIGCONT)
+        wait_for(lambda: bench.account.report().durable == 2)
+    finally:
+        bench.close()
+    assert [pointer.step for pointer in bench.archive.pointers()[0]] == [4]
 
 
 def test_a_copy_that_never_begins_is_given_up_without_a_writers_word(bench: Bench) -> None:

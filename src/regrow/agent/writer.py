@@ -9,6 +9,7 @@ with the connection, and with its parent: a save that somebody has given up must
 resumed from an older one.
 """
 
+import contextlib
 import gc
 import math
 import mmap
@@ -40,6 +41,7 @@ from regrow.shell.writing import (
     Persist,
     Persisted,
     Progress,
+    Removing,
     Setting,
     Term,
     ToWriter,
@@ -59,6 +61,8 @@ _LAST_RETRY_S = 15.0
 """A store that was away is found within so long; one that refuses is not worn down."""
 _SAID_S = 0.2
 """Blocks come by the thousand, and nobody hears of them while the copy is being made."""
+_REMOVING_S = 1.0
+"""And nobody hears of this before the next save."""
 
 
 def main(arguments: list[str]) -> None:
@@ -85,6 +89,8 @@ class Writer:
         self._setting = setting
         self._term = 0
         self._is_swept = False
+        self._said_s = -math.inf
+        """When it last said that it removes something."""
         self._arena = _Mapping()
         self._chaining = Chaining(setting.delta)
 
@@ -131,15 +137,14 @@ class Writer:
             self._term = archive.newest_term() + 1
             self._tell(Term(term=self._term))
         if not self._is_swept:
-            archive.sweep()  # what dead saves left may be the very room that is missing
+            self._sweep(archive)  # what dead saves left may be the very room that is missing
         draft = msgspec.structs.replace(order.draft, term=order.draft.term or self._term)
         costs: list[Cost] = []
         try:
             pointer = self._written(archive, draft, inflow, order.root, costs)
         except NoRoom:
-            archive.sweep(
-                (draft.term, draft.step)
-            )  # what is ahead of the latest is of a writer that was buried, or replaced
+            # What is ahead of the latest is of a writer that was buried, or replaced.
+            self._sweep(archive, (draft.term, draft.step))
             raise
         seconds = time.monotonic() - begun_s
         # What is in the arena may change once the save is known to be durable.
@@ -161,16 +166,28 @@ class Writer:
         inflow.reach(draft.arena_bytes)
         return fewer(draft, self._arena.view, self._setting.moments)
 
+    def _sweep(self, archive: Archive, mine: tuple[int, int] | None = None) -> None:
+        """What cannot be removed is told once the save is durable: it may not need the room."""
+        with contextlib.suppress(Exception):  # the edge of the process, as above
+            archive.sweep(mine, self._removing)
+
     def _prune(self, archive: Archive) -> str:
         """The save is durable whatever becomes of older ones."""
         try:
+            archive.prune(self._setting.retention, self._removing)
             if not self._is_swept:
-                archive.sweep()  # and what the writer before this one left of the same save
+                archive.sweep(told=self._removing)  # and what the writer before this one left of the same save
                 self._is_swept = True
-            archive.prune(self._setting.retention)
         except Exception as error:  # the edge of the process, as above
+            self._is_swept = False  # its pointer may be gone: then it is a leftover
             return f"an old checkpoint cannot be removed: {error}"
         return ""
+
+    def _removing(self, size_bytes: int) -> None:
+        if time.monotonic() >= self._said_s + _REMOVING_S:
+            self._said_s = time.monotonic()
+            with contextlib.suppress(PeerError):  # nobody waits any more, and what is to go goes
+                self._tell(Removing())
 
     def _tell(self, what: FromWriter) -> None:
         self._line.send(msgspec.json.encode(what))

@@ -16,7 +16,7 @@ import xxhash
 from regrow.core.checkpoint import PLAIN, VERSION, Delta, Leaf, Manifest, Pointer, Shard, may_follow
 from regrow.core.delta import Cost
 from regrow.core.draft import Draft
-from regrow.core.errors import Fenced, Harmed, StateError
+from regrow.core.errors import Fenced, Harmed, InfraError, StateError
 from regrow.core.release import RELEASE
 from regrow.core.retention import Retention, doomed
 from regrow.core.skeleton import in_order
@@ -320,22 +320,30 @@ class Archive:
 
     # Removing
 
-    def prune(self, retention: Retention) -> tuple[Pointer, ...]:
+    def prune(self, retention: Retention, told: Told = untold) -> tuple[Pointer, ...]:
         """Remove what need not be kept, the oldest first; what was removed. The pointer goes before its folder: whoever dies
-        in between leaves what `sweep` finds."""
-        gone = self.doomed(retention)
+        in between leaves what `sweep` finds. `told` hears of each that was looked at, or removed."""
+        gone = self.doomed(retention, told)
         for pointer in gone:
+            faultpoint("save-prune", step=pointer.step)
             self._pointers.remove(pointer.number)
             self.store.remove(pointer.folder)
+            told(pointer.size_bytes)
         return gone
 
-    def doomed(self, retention: Retention) -> tuple[Pointer, ...]:
+    def doomed(self, retention: Retention, told: Told = untold) -> tuple[Pointer, ...]:
         """What `prune` would remove. A checkpoint with files missing is no reason to remove another, and stays; so does what
         a delta that is kept is built on."""
+        if retention == Retention():
+            return ()
         pointers, _ = self.pointers()
         if not doomed(pointers, retention):
             return ()
-        there = {pointer.folder: manifest for pointer in pointers if (manifest := self._there(pointer)) is not None}
+        there: dict[str, Manifest] = {}
+        for pointer in pointers:
+            if (manifest := self._there(pointer)) is not None:
+                there[pointer.folder] = manifest
+            told(pointer.size_bytes)
         bases = {folder: delta.base for folder, each in there.items() if isinstance(delta := each.delta, Delta)}
         return doomed([pointer for pointer in pointers if stands(pointer.folder, there, bases)], retention, bases)
 
@@ -347,11 +355,18 @@ class Archive:
             return None
         return manifest if has_files(self.store, pointer.folder, manifest) else None
 
-    def sweep(self, mine: tuple[int, int] | None = None) -> tuple[str, ...]:
-        """Remove what saves left that died or were given up; what was removed."""
+    def sweep(self, mine: tuple[int, int] | None = None, told: Told = untold) -> tuple[str, ...]:
+        """Remove what saves left that died or were given up; what was removed. One that cannot be keeps no other."""
         dead = self.leftovers(mine)
+        refused: InfraError | None = None
         for folder in dead:
-            self.store.remove(folder)
+            try:
+                self.store.remove(folder)
+            except InfraError as error:
+                refused = refused or error
+            told(0)
+        if refused is not None:
+            raise refused
         return dead
 
     def leftovers(self, mine: tuple[int, int] | None = None) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from regrow.shell.writing import (
     Persist,
     Persisted,
     Progress,
+    Removing,
     Setting,
     Term,
     Undone,
@@ -202,6 +203,8 @@ class Keeper:
                     self._ledger.tried(
                         wait.step, attempt, f"step {wait.step} cannot be saved yet, and is tried again: {why}"
                     )
+                case Removing():
+                    wait.stirred()
                 case Unpruned(why=why) | Undone(why=why):
                     self._ledger.noticed(why)
                 case Persisted(pointer=pointer):
@@ -302,6 +305,10 @@ class _Wait:
         """A try that comes no further than those before it is no progress."""
         if size_bytes > self._written_bytes:
             self._written_bytes, self._since_s = size_bytes, time.monotonic()
+
+    def stirred(self) -> None:
+        """The writer still removes what the save before this one made superfluous."""
+        self._since_s = time.monotonic()
 
     def failed(self, attempt: int, why: str) -> None:
         self._trouble = f", try {attempt} failed: {why}"
