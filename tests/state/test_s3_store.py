@@ -9,7 +9,10 @@ from collections.abc import Iterator
 import pytest
 import s3_service
 
+from regrow.agent.opening import opened
 from regrow.core.errors import ConfigError, InfraError
+from regrow.core.retention import Retention
+from regrow.shell.vaulting import Place, Unusable
 from regrow.state.fsspec_store import FsspecStore, reach
 from regrow.state.stores import open_store
 
@@ -169,6 +172,8 @@ def other_service(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_a_service_that_does_not_keep_the_condition_is_refused(other_service: None, s3_url: str) -> None:
     with pytest.raises(ConfigError, match=r"overwrites although told not to \(If-None-Match: \*\)"):
         open_store(s3_url).create("pointers/1", b"mine")
+    answer = opened([Place(url=s3_url, every=1, retention=Retention())], 60.0)
+    assert isinstance(answer, Unusable) and "overwrites although told not to" in answer.why, "no job begins to save there"
 
 
 def test_a_completed_upload_that_the_service_forgot_is_recognised(
