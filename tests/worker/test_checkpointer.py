@@ -11,13 +11,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy
 import pytest
 import torch
+import xxhash
 
 import regrow
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.state.archive import Archive
+from regrow.state.pointers import sealed
 from regrow.state.stores import open_store
 from regrow.state.tracked import Tracked
 from regrow.worker.checkpointer import Checkpointer
@@ -238,6 +241,32 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
     (folders[0] / "shard-00000.safetensors").unlink()
     with pytest.warns(RuntimeWarning, match=r"manifest\.json"), pytest.raises(StateError, match="all checkpoints in"):
         make().restore(**setup.objects())
+
+
+def test_a_checkpoint_that_was_saved_wrong_is_told_and_the_one_before_it_is_taken(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    """Every byte is under a digest that fits, and the manifest speaks of another state."""
+    setup, checkpointer = Setup(), make()
+    digests = {}
+    for step in (1, 2):
+        setup.step(step)
+        digests[step] = setup.digest()
+        checkpointer.save(step, **setup.objects())
+    checkpointer.wait()
+    checkpointer.close()
+    archive = Archive(open_store(str(tmp_path / "run")))
+    newest = archive.pointers()[0][0]
+    path = f"{newest.folder}/manifest.json"
+    data = archive.store.read(path)
+    assert data is not None
+    wrong = msgspec.json.encode({**msgspec.json.decode(data), "root": "0" * 32})
+    archive.store.put(path, [memoryview(wrong)])
+    archive._pointers.remove(newest.number)
+    archive._pointers.create(sealed(msgspec.structs.replace(newest, manifest=xxhash.xxh3_128_hexdigest(wrong))))
+    with pytest.warns(RuntimeWarning, match="it was saved wrong; taking the checkpoint before it"):
+        assert make().restore(**setup.objects()) == 1
+    assert setup.digest() == digests[1]
 
 
 @pytest.mark.parametrize(

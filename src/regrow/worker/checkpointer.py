@@ -144,7 +144,8 @@ class Checkpointer:
         call this; each reads a part and passes it on. `report()` tells what served it.
 
         ConfigError, and nothing overwritten, when the checkpoint is of other objects or another model; StateError when there
-        are checkpoints and all are damaged; PeerError, in every rank, when one goes away meanwhile."""
+        are checkpoints and all are damaged; PeerError, in every rank, when one goes away meanwhile; InfraError when the
+        store refuses: no older one is taken for that. After any but a ConfigError the objects may hold parts of one."""
         tracked = self._named(objects)
         self._settle()
         near = None
