@@ -246,6 +246,26 @@ def test_whoever_wakes_in_the_middle_of_its_copy_harms_no_later_save(make: Calla
         assert three.recall(step, root_at(step)) == bytes_of(step, drafted(step).arena_bytes)
 
 
+def test_memory_that_is_not_there_is_looked_for_and_missed_no_more_than_now_and_then(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    worker, made = Worker(host, "r0.0"), drafted(1, tensors=200)
+    resource.prlimit(host.vault(), resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+
+    def void(step: int, urgency: Urgency = Urgency.DUE) -> bool:
+        worker.deposit(step, ("r0.0",), urgency, made=made)
+        return isinstance(message := worker.hear(), Void) and "there is no shared memory" in message.why
+
+    assert void(1) and void(2), "it is wished again at each boundary"
+    assert void(3, Urgency.ASKED), "an operator may know of more memory"
+    assert [fact.step for fact in host.facts(SaveVoided)] == [1, 3]
+    wait_for(lambda: len(host.said) == 2, "the word of both")
+    assert all("memory is looked for again in" in said for said in host.said)
+    resource.prlimit(host.vault(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    steps = iter(range(4, 1 << 20))
+    wait_for(lambda: not void(next(steps)), "a save that finds it")
+
+
 # The last save
 
 

@@ -45,6 +45,9 @@ from regrow.shell.vaulting import (
 from regrow.state.pieces import Digests, digests
 
 _SOOTHED_S = 1.0
+_FIRST_RETRY_S = 2.0
+_LAST_RETRY_S = 60.0
+"""Where there is no memory for a copy a save is wished again at each boundary: no reason to look, and say so, each time."""
 _VOIDS = 16
 """So many void saves are remembered, for portions of them that are still on their way."""
 
@@ -98,6 +101,9 @@ class Keeping:
         """An origin waits for a generation of so many bytes."""
         self._is_fitting = False
         self._soothed_s = 0.0
+        self._cramped = (0.0, "")
+        """Until when no memory for a copy is looked for, and why."""
+        self._retry_s = _FIRST_RETRY_S
 
     @property
     def is_busy(self) -> bool:
@@ -256,6 +262,9 @@ class Keeping:
             return Void(step=deposit.step, why=f"step {later[0]} is being saved already, under roster {later[1]}")
         if (why := self._voided.get(key)) is not None:
             return Void(step=deposit.step, why=why, is_final=True)
+        until_s, why = self._cramped
+        if self._gathering is None and deposit.urgency < Urgency.ASKED and time.monotonic() < until_s:
+            return Void(step=deposit.step, why=why)
         return None
 
     def _lose(self, gathering: Gathering, member: str) -> None:
@@ -463,6 +472,7 @@ class Keeping:
     def _begin(self, gathering: Gathering, generation: Generation) -> None:
         faultpoint("vault-lend", step=gathering.key[0])
         gathering.generation = generation
+        self._retry_s = _FIRST_RETRY_S
         for member in sorted(gathering.borrowers):
             self._lend(gathering, member)
         self._ask(gathering)
@@ -495,5 +505,8 @@ class Keeping:
         if self._takes:
             self._takes.pop(0)[1].set_exception(error)
         elif self._gathering is not None and self._gathering.generation is None:
-            self._voices.agent(Said(text=f"step {self._gathering.key[0]} is not saved: {error}"), None)
+            again = "" if self._gathering.is_last else f"; memory is looked for again in {self._retry_s:g} s"
+            self._voices.agent(Said(text=f"step {self._gathering.key[0]} is not saved: {error}{again}"), None)
+            self._cramped = time.monotonic() + self._retry_s, str(error)
+            self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
             self.void(str(error))
