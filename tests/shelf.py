@@ -10,7 +10,7 @@ import torch
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.delta import Cost
 from regrow.core.draft import Draft, draft
-from regrow.core.errors import InfraError, StateError
+from regrow.core.errors import NoRoom, StateError
 from regrow.state.archive import Archive
 from regrow.state.chaining import Chaining
 from regrow.state.exact import exact, read_exact
@@ -139,7 +139,7 @@ class Refusing(Shelf):
     def put(self, path: str, parts: Iterable[memoryview]) -> None:
         data = b"".join(parts)
         if sum(map(len, self.files.values())) + len(data) > self._room_bytes:
-            raise InfraError(f"{self.url}/{path}: no room for {len(data)} bytes")
+            raise NoRoom(f"{self.url}/{path}: no room for {len(data)} bytes")
         super().put(path, [memoryview(data)])
 
 

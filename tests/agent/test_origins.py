@@ -122,6 +122,29 @@ def test_a_place_that_cannot_be_searched_for_good_ends_the_search(make: Callable
     assert sought["origin"] is None and f"{tmp_path / 'near'} cannot be searched" in sought["why"]
 
 
+@pytest.mark.parametrize("has_other", [True, False])
+def test_a_state_that_cannot_be_read_at_one_place_is_taken_from_another_that_has_it(
+    make: Callable[..., Host], tmp_path: Path, has_other: bool
+) -> None:
+    places = (place(tmp_path / "near"), place(tmp_path / "far", 1 if has_other else 2))
+    filled(make, places, 3)
+    if not has_other:
+        archive = Archive(open_store(places[1].url))
+        archive._pointers.remove(archive.pointers()[0][0].number)
+    shard = shard_of(tmp_path / "near", 3)
+    shard.unlink()
+    shard.symlink_to(shard.name)  # which leads nowhere, for ever
+    host = make(*places, patience_s=1.0)
+    host.open()
+    sought = host.seek()
+    if has_other:
+        check(host, sought, 3, str(tmp_path / "far"))
+        (passed,) = host.facts(OriginPassedOver)
+        assert (passed.step, passed.where) == (3, str(tmp_path / "near")) and "cannot be used" in passed.why
+    else:
+        assert sought["origin"] is None and f"{tmp_path / 'near'} cannot be searched" in sought["why"], "none older"
+
+
 def test_nothing_was_saved(make: Callable[..., Host], tmp_path: Path) -> None:
     host = make(place(tmp_path / "near"))
     host.open()

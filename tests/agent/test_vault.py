@@ -1,6 +1,7 @@
 """A real vault under a real custodian, and workers that are played over the real socket."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from vaults import (
 
 from regrow.core.records import OriginPassedOver, SaveDurable, SaveFailed, SaveVoided, StateKept
 from regrow.core.retention import Retention
+from regrow.core.roster import Version
 from regrow.core.saves import Urgency
 from regrow.shell.vaulting import Foreseen, Kept, Lacking, Lent, Place, Recall, Void
 
@@ -244,6 +246,26 @@ def test_whoever_wakes_in_the_middle_of_its_copy_harms_no_later_save(make: Calla
         assert three.recall(step, root_at(step)) == bytes_of(step, drafted(step).arena_bytes)
 
 
+def test_memory_that_is_not_there_is_looked_for_and_missed_no_more_than_now_and_then(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    worker, made = Worker(host, "r0.0"), drafted(1, tensors=200)
+    resource.prlimit(host.vault(), resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+
+    def void(step: int, urgency: Urgency = Urgency.DUE) -> bool:
+        worker.deposit(step, ("r0.0",), urgency, made=made)
+        return isinstance(message := worker.hear(), Void) and "there is no shared memory" in message.why
+
+    assert void(1) and void(2), "it is wished again at each boundary"
+    assert void(3, Urgency.ASKED), "an operator may know of more memory"
+    assert [fact.step for fact in host.facts(SaveVoided)] == [1, 3]
+    wait_for(lambda: len(host.said) == 2, "the word of both")
+    assert all("memory is looked for again in" in said for said in host.said)
+    resource.prlimit(host.vault(), resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    steps = iter(range(4, 1 << 20))
+    wait_for(lambda: not void(next(steps)), "a save that finds it")
+
+
 # The last save
 
 
@@ -278,9 +300,45 @@ def test_a_last_save_that_nobody_can_complete_is_told_at_the_end(make: Callable[
     pair[0].deposited(7, 0, why="its tensors changed")
     assert pair[1].heard(Lacking).index == 0
     pair[1].close()
-    assert "nobody is left" in pair[0].heard(Void).why
+    void = pair[0].heard(Void)
+    assert "nobody is left" in void.why and void.is_final
     failures = host.finish()
     assert len(failures) == 1 and "step 7" in failures[0]
+
+
+def test_a_last_save_that_there_is_no_memory_for_is_not_tried_again_and_told_at_the_end(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    worker = Worker(host, "r0.0")
+    resource.prlimit(host.vault(), resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
+    made = drafted(7, tensors=200)
+    assert made.arena_bytes > 1 << 20
+    for _ in range(2):  # the second time it has forgotten nothing
+        worker.deposit(7, ("r0.0",), Urgency.LAST, made=made)
+        void = worker.heard(Void)
+        assert "there is no shared memory" in void.why and void.is_final
+    failures = host.finish()
+    assert len(failures) == 1 and "the last state (step 7) is not saved: there is no shared memory" in failures[0]
+
+
+def test_a_last_save_under_a_newer_roster_takes_the_place_of_one_that_lacks_portions(make: Callable[..., Host]) -> None:
+    host = make()
+    host.open()
+    pair = pair_of(host)
+    pair[0].deposit(7, BOTH, Urgency.LAST)
+    pair[0].lent()
+    pair[1].deposit(7, ("r1.0",), Urgency.LAST, Version(1, 2))
+    for worker in pair:
+        assert not worker.heard(Void).is_final, "this step may become whole yet"
+    pair[1].lent()
+    pair[0].deposit(7, BOTH, Urgency.LAST)
+    void = pair[0].heard(Void)
+    assert "is being saved already" in void.why and not void.is_final
+    pair[1].copy(7, ("r1.0",))
+    pair[1].deposited(7, 0, version=Version(1, 2))
+    for worker in pair:
+        assert worker.heard(Kept).step == 7
+    assert host.finish() == []
 
 
 # Places

@@ -192,8 +192,47 @@ def test_a_full_disk_stops_no_training_and_no_later_save(small_disk: Path) -> No
         checkpointer.wait()
         report = checkpointer.report()
         assert (report.durable, report.given_up) == (3, 0)
+        assert not any("died" in why for why in report.failures), "a refusal costs no writer"
         checkpointer.close()
         assert [pointer.step for pointer in checkpoints(small_disk / "run")] == [3]
+
+
+def test_what_a_dead_writer_left_does_not_keep_a_disk_full(small_disk: Path) -> None:
+    """Room for two states and a half: the newest, and most of one that will never be."""
+    model = torch.nn.Linear(300, 300)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 300)).mean().backward()
+    optimizer.step()
+    faults = "writer.0:save-manifest:step=2:SIGKILL"
+    with Checkpointer(small_disk / "run", keep_last=1, patience_s=DEADLINE_S, _faults=faults) as checkpointer:
+        (small_disk / "ballast").write_bytes(bytes(int(1.2 * (1 << 20))))
+        for step in (1, 2, 3):
+            with warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                checkpointer.save(step, model=model, optimizer=optimizer)
+                wait_for(lambda step=step: checkpointer.report().durable == step, f"step {step}")
+        assert "no room for" in "".join(checkpointer.report().failures)
+    assert [pointer.step for pointer in checkpoints(small_disk / "run")] == [3]
+
+
+def test_a_checkpoint_that_could_not_be_removed_keeps_no_other_and_goes_with_a_later_save(tmp_path: Path) -> None:
+    model, folder = torch.nn.Linear(4, 4), tmp_path / "run"
+    with Checkpointer(folder, keep_last=1) as checkpointer:
+
+        def save(step: int) -> None:
+            checkpointer.save(step, model=model)
+            checkpointer.wait()
+
+        save(1)
+        (first,) = folder.glob("step-*")
+        with mounted(first / "held", "-t", "tmpfs", "none"), warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for step in (2, 3, 4):
+                save(step)
+            wait_for(lambda: [pointer.step for pointer in checkpoints(folder)] == [4], "the others to go")
+        assert any("an old checkpoint cannot be removed" in str(each.message) for each in told)
+        save(5)
+    assert [path.name[:17] for path in folder.glob("step-*")] == ["step-000000000005"]
 
 
 # Several ranks

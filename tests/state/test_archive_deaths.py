@@ -250,6 +250,21 @@ def test_a_store_that_is_full_gets_its_room_back() -> None:
     assert full.files == shelf.files
 
 
+def test_whatever_a_store_raises_it_gets_its_room_back() -> None:
+    """Its library raises what it likes, and the save is tried again."""
+
+    class Broken(Shelf):
+        def put(self, path: str, parts: Iterable[memoryview]) -> None:
+            super().put(path, parts)
+            if path.endswith("00001.safetensors"):
+                raise KeyError("whatever")
+
+    shelf = Broken()
+    with pytest.raises(KeyError):
+        save(shelf, 2, tree=TREE, shard_bytes=8)
+    assert shelf.files == {}
+
+
 def test_an_answer_that_got_lost_costs_no_second_copy() -> None:
     """The pointer was created, and nobody heard of it: the same save again finds itself complete."""
 
@@ -417,6 +432,14 @@ def test_retention_removes_what_it_may_and_whole() -> None:
     assert [pointer.step for pointer in archive.pointers()[0]] == [6] and is_clean(archive)
 
 
+def test_without_a_rule_nothing_is_read_to_remove_nothing() -> None:
+    class Unreadable(Shelf):
+        def read(self, path: str) -> bytes | None:
+            raise AssertionError(path)
+
+    assert Archive(Unreadable(aged(2).files)).prune(Retention()) == ()
+
+
 def test_whoever_dies_while_removing_leaves_whole_checkpoints_and_what_sweep_removes() -> None:
     whole = aged(4).files
     for at, after in ((at, after) for at in itertools.count(1) for after in (False, True)):
@@ -462,6 +485,42 @@ def test_sweep_removes_leftovers_and_nothing_else() -> None:
     dead = archive.sweep()
     assert sorted(folder.split("-", 1)[1][:14] for folder in dead) == ["000000000003-2", "000000000005-1", "000000000009-1"]
     assert folders(shelf) == sorted({*started, latest.folder} - {*dead})
+
+
+def test_a_save_that_has_no_room_takes_that_of_the_dead_ahead_of_the_latest() -> None:
+    shelf = Shelf()
+    for step, term in ((9, 1), (6, 2), (7, 2), (8, 2), (5, 3)):
+        with pytest.raises(Dead):
+            save(Mortal(shelf, 1, after=True), step, term)
+    latest = save(shelf, 4, term=2)
+    dead = Archive(shelf).sweep((2, 7))  # its own step under its own term: of the writer before
+    assert sorted(folder.split("-", 1)[1][:14] for folder in dead) == ["000000000006-2", "000000000007-2", "000000000009-1"]
+    assert latest.folder in folders(shelf) and len(folders(shelf)) == 3
+    del shelf.files["pointers/000000000001.json"]
+    assert len(Archive(shelf).sweep((3, 5))) == 3, "also where nothing is complete yet"
+
+
+@pytest.mark.parametrize("at", range(1, save_changes()))
+def test_a_writer_that_stood_still_while_its_files_went_is_told_and_leaves_nothing(at: int) -> None:
+    """Another job began, and had no room: what is of an older term and has no pointer is of the dead."""
+
+    class Napping(Shelf):
+        puts = 0
+
+        def put(self, path: str, parts: Iterable[memoryview]) -> None:
+            super().put(path, parts)
+            with self._lock:
+                self.puts += 1
+                is_asleep = self.puts == at
+            if is_asleep:
+                Archive(self).sweep((2, 1))
+
+    shelf = Napping()
+    shelf.files = aged(1).files
+    before = dict(shelf.files)
+    with pytest.raises(Fenced, match="was removed: another process saves there now"):
+        save(shelf, 2, tree=TREE, shard_bytes=8)
+    assert shelf.files == before
 
 
 def test_sweep_removes_nothing_while_a_pointer_is_damaged() -> None:

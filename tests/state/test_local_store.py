@@ -206,6 +206,30 @@ def test_a_file_system_without_o_direct_is_written_all_the_same(tmp_path: Path, 
     assert store.read("file") == NEW["put"]
 
 
+def test_a_file_system_without_hard_links_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(ConfigError, match=r"has no hard links .* one-writer"):
+        LocalStore(tmp_path).create("pointers/1", b"one")
+    assert [*(tmp_path / "pointers").iterdir()] == []
+
+
+def test_a_file_system_without_locks_is_told_and_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int, operation: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    opened = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        with pytest.raises(InfraError, match="No locks available"):
+            LocalStore(tmp_path).put("file", [memoryview(b"x")])
+    assert [*tmp_path.iterdir()] == [] and len(os.listdir("/proc/self/fd")) == opened
+
+
 # Power
 
 

@@ -2,14 +2,20 @@
 
 import http.server
 import logging
+import re
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import s3_service
+from shelf import newest, same, save, small
 
+from regrow.agent.opening import opened
 from regrow.core.errors import ConfigError, InfraError
+from regrow.core.retention import Retention
+from regrow.shell.vaulting import Place, Unusable
+from regrow.state.archive import Archive
 from regrow.state.fsspec_store import FsspecStore, reach
 from regrow.state.stores import open_store
 
@@ -169,6 +175,8 @@ def other_service(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 def test_a_service_that_does_not_keep_the_condition_is_refused(other_service: None, s3_url: str) -> None:
     with pytest.raises(ConfigError, match=r"overwrites although told not to \(If-None-Match: \*\)"):
         open_store(s3_url).create("pointers/1", b"mine")
+    answer = opened([Place(url=s3_url, every=1, retention=Retention())], 60.0)
+    assert isinstance(answer, Unusable) and "overwrites although told not to" in answer.why, "no job begins to save there"
 
 
 def test_a_completed_upload_that_the_service_forgot_is_recognised(
@@ -178,6 +186,32 @@ def test_a_completed_upload_that_the_service_forgot_is_recognised(
     monkeypatch.setattr(_Service, "do_HEAD", lambda self: self._answer(404))
     with pytest.raises(InfraError, match="of such a name"):
         open_store(s3_url).put("step/shard", [memoryview(BODY)])
+
+
+HARMS: dict[str, tuple[Callable[[bytes], bytes | None], str]] = {
+    "flipped": (lambda data: data[:-5] + bytes([data[-5] ^ 1]) + data[-4:], "is damaged between byte"),
+    "cut": (lambda data: data[:-1], r"has \d+ bytes, the manifest says"),
+    "absent": (lambda data: None, "is missing"),
+}
+
+
+@pytest.mark.parametrize("file", ["shard-00000.safetensors", "manifest.json"])
+@pytest.mark.parametrize("harm", HARMS)
+def test_an_object_that_was_harmed_is_named_and_the_checkpoint_before_it_serves(s3_url: str, harm: str, file: str) -> None:
+    store = open_store(s3_url)
+    for step in (1, 2):
+        save(store, step)
+    path = f"{Archive(store).pointers()[0][0].folder}/{file}"
+    change, words = HARMS[harm]
+    data = store.read(path)
+    assert data is not None
+    store.remove(path)
+    if (harmed := change(data)) is not None:
+        store.put(path, [memoryview(harmed)])
+    step, state, damages = newest(Archive(store))
+    assert step == 1 and same(state, small(1))
+    (damage,) = damages
+    assert f"{s3_url}/{path}" in damage and (file == "manifest.json" or re.search(words, damage)), damage
 
 
 def test_a_store_that_is_opened_asks_nothing_yet(s3_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

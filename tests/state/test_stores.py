@@ -42,6 +42,21 @@ def test_what_is_put_is_let_through_block_by_block(url: str) -> None:
     assert got == memory
 
 
+def test_a_file_of_one_writers_is_on_the_device_once_it_is_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, synced = os.fsync, {}
+
+    def sync(fd: int) -> None:
+        real(fd)
+        synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
+
+    monkeypatch.setattr(os, "fsync", sync)
+    store = open_store(f"one-writer+file://{tmp_path}/run")
+    store.put("step/shard", [memoryview(b"whole")])
+    assert store.create("pointers/1", b"one")
+    for name, size_bytes in (("step/shard", 5), ("pointers/1", 3)):
+        assert synced[(tmp_path / "run" / name).stat().st_ino] == size_bytes
+
+
 @pytest.mark.parametrize(
     ("size_bytes", "cuts"),
     [(0, []), (1, []), (4096, [4095]), (4097, [4096]), (BIG, [4096]), (BIG + 5, [4096, 9001]), (BIG, [20 << 20])],

@@ -11,13 +11,16 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy
 import pytest
 import torch
+import xxhash
 
 import regrow
 from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.state.archive import Archive
+from regrow.state.pointers import sealed
 from regrow.state.stores import open_store
 from regrow.state.tracked import Tracked
 from regrow.worker.checkpointer import Checkpointer
@@ -240,6 +243,32 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
         make().restore(**setup.objects())
 
 
+def test_a_checkpoint_that_was_saved_wrong_is_told_and_the_one_before_it_is_taken(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    """Every byte is under a digest that fits, and the manifest speaks of another state."""
+    setup, checkpointer = Setup(), make()
+    digests = {}
+    for step in (1, 2):
+        setup.step(step)
+        digests[step] = setup.digest()
+        checkpointer.save(step, **setup.objects())
+    checkpointer.wait()
+    checkpointer.close()
+    archive = Archive(open_store(str(tmp_path / "run")))
+    newest = archive.pointers()[0][0]
+    path = f"{newest.folder}/manifest.json"
+    data = archive.store.read(path)
+    assert data is not None
+    wrong = msgspec.json.encode({**msgspec.json.decode(data), "root": "0" * 32})
+    archive.store.put(path, [memoryview(wrong)])
+    archive._pointers.remove(newest.number)
+    archive._pointers.create(sealed(msgspec.structs.replace(newest, manifest=xxhash.xxh3_128_hexdigest(wrong))))
+    with pytest.warns(RuntimeWarning, match="it was saved wrong; taking the checkpoint before it"):
+        assert make().restore(**setup.objects()) == 1
+    assert setup.digest() == digests[1]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -430,7 +459,30 @@ def test_the_third_save_waits_until_the_first_is_durable(
     checkpointer.wait()
     report = checkpointer.report()
     assert report.durable == 4 and 2.0 < report.crowded_s <= report.blocked_s
-    assert "step 2, 0 of 0 MB durable" in "".join(said)
+    assert "step 2, 0 of 0 MB written" in "".join(said)
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("no memory"), KeyboardInterrupt()], ids=["out of memory", "Ctrl-C"]
+)
+def test_a_save_that_an_exception_ends_is_waited_for_by_nobody(
+    make: Callable[..., Checkpointer], monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    checkpointer, setup = make(), Setup()
+
+    def fail(tensor: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "clone", fail)  # of a buffer, before the first arena is there
+        for _ in range(2):  # as many as there are arenas
+            with pytest.raises(type(error)):
+                checkpointer.save(1, **setup.objects())
+    report = checkpointer.report()
+    assert report.begun == report.durable + report.given_up == 0, "nothing is open that will never end"
+    assert checkpointer.save(1, **setup.objects())
+    checkpointer.wait()
+    assert checkpointer.report().durable == 1
 
 
 def test_a_save_that_does_not_become_durable_is_given_up_loudly(make: Callable[..., Checkpointer]) -> None:
@@ -441,7 +493,7 @@ def test_a_save_that_does_not_become_durable_is_given_up_loudly(make: Callable[.
     with pytest.warns(RuntimeWarning, match="step 2 is given up"):
         wait_for(lambda: setup.step(3) or checkpointer.report().given_up)
         setup.step(4)  # the warning comes in an optimizer's step
-    with pytest.raises(InfraError, match="nothing of it became durable for 1 s"):
+    with pytest.raises(InfraError, match="nothing of it was written for 1 s"):
         checkpointer.wait()
     wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
     checkpointer.save(5, **setup.objects())

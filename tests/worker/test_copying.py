@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from shelf import drafted, load, same
+from shelf import drafted, load, same, save
 
 from regrow.core.checkpoint import Pointer
 from regrow.core.errors import StateError
@@ -19,6 +20,7 @@ from regrow.shell.writing import Setting
 from regrow.state.archive import Archive
 from regrow.state.copying import Copying
 from regrow.state.keeper import Keeper, Save
+from regrow.state.local_store import BLOCK_BYTES, LocalStore
 from regrow.state.stores import open_store
 from regrow.worker.account import Account
 from regrow.worker.arena import Arena
@@ -31,16 +33,18 @@ TREE = {f"t{i}": torch.arange(3000) * i for i in range(4)}
 class Bench:
     """A keeper, its writer, and a copy whose every move is the test's."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, faults: str = "", keep_last: int | None = None) -> None:
         self.folder = folder
         self.account = Account()
         self.archive = Archive(open_store(str(folder)))
         self._arena = Arena()
         self.given_back: list[Arena] = []
-        self._keeper = Keeper(Setting(url=str(folder), retention=Retention()), DEADLINE_S, self.account)
+        self._keeper = Keeper(
+            Setting(url=str(folder), retention=Retention(last=keep_last), faults=faults), DEADLINE_S, self.account
+        )
 
-    def begin(self, step: int) -> None:
-        self._draft, self._sound = drafted(TREE, step, term=0, shard_bytes=1)
+    def begin(self, step: int, tree: dict[str, torch.Tensor] = TREE) -> None:
+        self._draft, self._sound = drafted(tree, step, term=0, shard_bytes=1)
         self._arena.fit(self._draft.arena_bytes)
         ctypes.memset(self._arena.address, ord("?"), self._draft.arena_bytes)
         self.copying = Copying(self._draft)
@@ -77,6 +81,17 @@ class Bench:
     def writer(self) -> int:
         assert self._keeper._writer is not None
         return self._keeper._writer.process.pid
+
+    @property
+    def idle_s(self) -> float:
+        return self._keeper.idle_s
+
+    @property
+    def has_stopped(self) -> bool:
+        writer = self._keeper._writer
+        return (
+            writer is not None and "T" in Path(f"/proc/{writer.process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        )
 
     def close(self) -> None:
         self.end(StateError("the test is over"))  # of no effect on what has ended
@@ -145,6 +160,47 @@ def test_a_writer_that_dies_while_the_copy_is_made_is_replaced(bench: Bench, is_
         "the writer of step 1 died (exit status -9)" if is_sound else "weight has changed"
     )
     assert not is_sound or same(load(bench.archive, pointers[0]), TREE)
+
+
+def test_a_save_gets_on_with_every_block_of_a_file(tmp_path: Path) -> None:
+    stops = ",".join(f"writer.0:save-block:nth={nth}:SIGSTOP" for nth in (2, 3))  # in the first block, and the second
+    bench = Bench(tmp_path / "run", stops)
+    try:
+        bench.begin(1, {"large": torch.zeros(3 * BLOCK_BYTES // 4)})
+        bench.copy(1)
+        bench.end()
+        wait_for(lambda: bench.has_stopped)
+        time.sleep(0.25)  # it says no more than so often how far it is
+        os.kill(bench.writer, signal.SIGCONT)
+        wait_for(lambda: re.search("step 1, (17|25) of 25 MB written", bench.account.under_way))
+        assert bench.shards == [], "no file is there yet"
+        wait_for(lambda: bench.has_stopped)
+        os.kill(bench.writer, signal.SIGCONT)
+        wait_for(lambda: bench.account.report().durable == 1)
+    finally:
+        bench.close()
+
+
+def test_a_save_that_waits_until_older_ones_are_removed_hears_that_they_are(tmp_path: Path) -> None:
+    stops = ",".join(f"writer.0:save-prune:nth={nth}:SIGSTOP" for nth in (1, 2))
+    for step in (1, 2):
+        save(LocalStore(tmp_path / "run"), step)
+    bench = Bench(tmp_path / "run", stops, keep_last=1)
+    try:
+        for step in (3, 4):
+            bench.begin(step)
+            bench.copy(4)
+            bench.end()
+            wait_for(lambda: bench.has_stopped)
+        wait_for(lambda: bench.idle_s > 1.5)
+        os.kill(bench.writer, signal.SIGCONT)
+        wait_for(lambda: bench.idle_s < 1.0)
+        wait_for(lambda: bench.has_stopped)
+        os.kill(bench.writer, signal.SIGCONT)
+        wait_for(lambda: bench.account.report().durable == 2)
+    finally:
+        bench.close()
+    assert [pointer.step for pointer in bench.archive.pointers()[0]] == [4]
 
 
 def test_a_copy_that_never_begins_is_given_up_without_a_writers_word(bench: Bench) -> None:

@@ -16,7 +16,7 @@ from regrow.core.draft import Draft
 from regrow.core.saves import Urgency
 
 _STALLED_S = 10.0
-"""Somebody waits for memory, and nothing became durable for so long: the place fails. Also the patience of its next try."""
+"""Somebody waits for memory, and nothing was written for so long: the place fails. Also the patience of its next try."""
 _IN_VAIN_S = 1.0
 """Without progress for so long, a try at a place that gave a save up gives way to a newer state, for the same reason."""
 _UNSURE_S = 4 * _STALLED_S
@@ -81,7 +81,7 @@ class Backlog:
             self.is_failing, self._failures = True, self._failures + 1
 
     def press(self, idle_s: float, has_refused: bool) -> bool:
-        """Somebody waits for memory, and nothing of the first became durable for so long: does the place begin to fail?"""
+        """Somebody waits for memory, and nothing of the first was written for so long: does the place begin to fail?"""
         begins = self.is_at_work and not self.is_failing and (has_refused or idle_s >= _STALLED_S)
         self.is_failing |= begins
         return begins

@@ -45,6 +45,9 @@ from regrow.shell.vaulting import (
 from regrow.state.pieces import Digests, digests
 
 _SOOTHED_S = 1.0
+_FIRST_RETRY_S = 2.0
+_LAST_RETRY_S = 60.0
+"""Where there is no memory for a copy a save is wished again at each boundary: no reason to look, and say so, each time."""
 _VOIDS = 16
 """So many void saves are remembered, for portions of them that are still on their way."""
 
@@ -98,6 +101,9 @@ class Keeping:
         """An origin waits for a generation of so many bytes."""
         self._is_fitting = False
         self._soothed_s = 0.0
+        self._cramped = (0.0, "")
+        """Until when no memory for a copy is looked for, and why."""
+        self._retry_s = _FIRST_RETRY_S
 
     @property
     def is_busy(self) -> bool:
@@ -176,7 +182,7 @@ class Keeping:
             return
         if gathering is None or gathering.key != key:
             if gathering is not None:
-                self.void(f"step {deposit.step} is to be saved, and portions of this one have not come")
+                self.void(f"step {deposit.step} is to be saved, and portions of this one have not come", is_replaced=True)
             gathering = self._gathering = Gathering(deposit, time.monotonic())
             if not gathering.is_last:
                 self._pacing.gathers(deposit.step, deposit.members)
@@ -222,8 +228,9 @@ class Keeping:
             return None
         return Void(step=step, why="the vault was lost before this save was whole")
 
-    def void(self, why: str) -> None:
-        """The save that is being gathered, if there is one."""
+    def void(self, why: str, is_replaced: bool = False) -> None:
+        """The save that is being gathered, if there is one. Whoever hears of it may already mean the one that takes its
+        place: the same step, under a newer roster."""
         gathering, self._gathering = self._gathering, None
         if gathering is None:
             return
@@ -237,7 +244,7 @@ class Keeping:
         self._journal.write(SaveVoided(step=step, why=why))
         if gathering.is_last:
             self._lost[step] = why
-        self._voices.workers(Void(step=step, why=why))
+        self._voices.workers(Void(step=step, why=why, is_final=gathering.is_last and not is_replaced))
         self.provide()
 
     def _refusal(self, member: str, deposit: Deposit) -> ToWorker | None:
@@ -250,11 +257,14 @@ class Keeping:
                 self._hand_on(whole, whole.label, deposit.urgency)
             return Kept(step=whole.label.draft.step)
         key = key_of(deposit)
-        if (why := self._voided.get(key)) is not None:
-            return Void(step=deposit.step, why=why)
         later = max([*self._digesting, *([] if self._gathering is None else [self._gathering.key])], default=key)
         if later > key or key in self._digesting:
             return Void(step=deposit.step, why=f"step {later[0]} is being saved already, under roster {later[1]}")
+        if (why := self._voided.get(key)) is not None:
+            return Void(step=deposit.step, why=why, is_final=True)
+        until_s, why = self._cramped
+        if self._gathering is None and deposit.urgency < Urgency.ASKED and time.monotonic() < until_s:
+            return Void(step=deposit.step, why=why)
         return None
 
     def _lose(self, gathering: Gathering, member: str) -> None:
@@ -462,6 +472,7 @@ class Keeping:
     def _begin(self, gathering: Gathering, generation: Generation) -> None:
         faultpoint("vault-lend", step=gathering.key[0])
         gathering.generation = generation
+        self._retry_s = _FIRST_RETRY_S
         for member in sorted(gathering.borrowers):
             self._lend(gathering, member)
         self._ask(gathering)
@@ -494,5 +505,8 @@ class Keeping:
         if self._takes:
             self._takes.pop(0)[1].set_exception(error)
         elif self._gathering is not None and self._gathering.generation is None:
-            self._voices.agent(Said(text=f"step {self._gathering.key[0]} is not saved: {error}"), None)
+            again = "" if self._gathering.is_last else f"; memory is looked for again in {self._retry_s:g} s"
+            self._voices.agent(Said(text=f"step {self._gathering.key[0]} is not saved: {error}{again}"), None)
+            self._cramped = time.monotonic() + self._retry_s, str(error)
+            self._retry_s = min(2 * self._retry_s, _LAST_RETRY_S)
             self.void(str(error))

@@ -1,5 +1,7 @@
 """Before training begins: can every place be read and written, what lies there, under which term is saved from now on."""
 
+import contextlib
+import re
 import secrets
 from collections.abc import Sequence
 from functools import partial
@@ -8,11 +10,14 @@ import msgspec
 
 from regrow.agent.patience import begun, within
 from regrow.core.completion import Completion
-from regrow.core.errors import ConfigError, InfraError, StateError
+from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
 from regrow.shell.vaulting import Opened, Place, Unusable
 from regrow.state.archive import Archive
 from regrow.state.completions import completion_at
+from regrow.state.store import Store
 from regrow.state.stores import open_store
+
+_PROBE = re.compile(r"probe-[0-9a-f]{8}")
 
 
 class _Seen(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,10 +53,21 @@ def _look(url: str, patience_s: float) -> _Seen:
 
 def _seen(url: str) -> _Seen:
     store = open_store(url)
-    probe = f"probe-{secrets.token_hex(4)}"
-    store.put(probe, [memoryview(b"may this be written?\n")])
-    store.remove(probe)
+    _probe(store)
     archive = Archive(store)
     pointers, _ = archive.pointers()
     newest = pointers[0].step if pointers else None
     return _Seen(newest=newest, term=archive.newest_term(), finished=completion_at(store))
+
+
+def _probe(store: Store) -> None:
+    """May this be written as a pointer is, never over another one? Else training would begin, and every save fail."""
+    probe = f"probe-{secrets.token_hex(4)}"
+    try:
+        store.create(probe, b"may this be written?\n")
+    except ConfigError:
+        with contextlib.suppress(RegrowError):
+            store.remove(probe)
+        raise
+    for name in filter(_PROBE.fullmatch, store.names()):  # and those of vaults that died here
+        store.remove(name)

@@ -4,15 +4,16 @@ Candidates come by (term, step), the newest first, and of two that are equal the
 and told. In an every-step job all that was committed after it is found as well, in the logs; and where no state was ever
 whole, the job's own beginning, if the logs hold all that was committed since (rules L5 and L7).
 
-A store that refuses, or a format that is too new, ends the search: an older state must not silently take the place of one
-that may be there.
+A store that refuses, where no other place has the very same state, or a format that is too new, ends the search: an older
+state must not silently take the place of one that may be there.
 
 Runs in a thread of its own. What it asks of generations is done by the loop, which owns them.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import TypeVar
 
 import msgspec
@@ -162,11 +163,27 @@ class Seeking:
             if (found := self._from_memory(rest[0], is_newest=True)) is not None:
                 return found
             rest = rest[1:]
-        for candidate in sorted([*rest, *self._listed()], key=_nearest_newest):
-            if self._seek.step in (None, candidate.step):
+        candidates = [one for one in [*rest, *self._listed()] if self._seek.step in (None, one.step)]
+        for _, equals in groupby(sorted(candidates, key=_nearest_newest), key=_age):
+            if (found := self._first(equals)) is not None:
+                return found
+        return None
+
+    def _first(self, equals: Iterable[_Candidate]) -> Found | None:
+        """That can be read, of the same state at several places. Where none can be, an older one must not take its place."""
+        refusals: list[tuple[_Candidate, _Stop]] = []
+        for candidate in equals:
+            try:
                 found = self._from_memory(candidate) if candidate.generation is not None else self._from_place(candidate)
-                if found is not None:
-                    return found
+            except _Stop as stop:
+                refusals.append((candidate, stop))
+                continue
+            if found is not None:
+                for refused, refusal in refusals:
+                    self._pass_over(refused.step, self._places[refused.rank - 1].url, _words(refusal.__cause__))
+                return found
+        if refusals:
+            raise refusals[0][1]
         return None
 
     def _report(self, found: Found | None, why: str, followed: Chained | None = None) -> Report:
@@ -285,6 +302,13 @@ def _nearest_newest(candidate: _Candidate) -> tuple[int, int, int]:
     return -candidate.term, -candidate.step, candidate.rank
 
 
+def _age(candidate: _Candidate) -> tuple[int, int]:
+    return candidate.term, candidate.step
+
+
 def _refusal(place: Place, error: Exception) -> str:
-    words = str(error) if isinstance(error, InfraError | ConfigError | StateError) else f"{type(error).__name__}: {error}"
-    return f"{place.url} cannot be searched, and may hold a newer state than any other: {words}"
+    return f"{place.url} cannot be searched, and may hold a newer state than any other: {_words(error)}"
+
+
+def _words(error: BaseException | None) -> str:
+    return str(error) if isinstance(error, InfraError | ConfigError | StateError) else f"{type(error).__name__}: {error}"

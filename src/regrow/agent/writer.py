@@ -9,6 +9,9 @@ with the connection, and with its parent: a save that somebody has given up must
 resumed from an older one.
 """
 
+import contextlib
+import gc
+import math
 import mmap
 import os
 import signal
@@ -22,9 +25,10 @@ from pathlib import Path
 
 import msgspec
 
+from regrow.core.checkpoint import Pointer
 from regrow.core.delta import Cost
 from regrow.core.draft import Draft
-from regrow.core.errors import ConfigError, Harmed, InfraError, PeerError, StateError
+from regrow.core.errors import ConfigError, Harmed, InfraError, NoRoom, PeerError, StateError
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.deafness import turn_deaf
@@ -37,6 +41,7 @@ from regrow.shell.writing import (
     Persist,
     Persisted,
     Progress,
+    Removing,
     Setting,
     Term,
     ToWriter,
@@ -54,6 +59,10 @@ NICENESS = 10
 _FIRST_RETRY_S = 0.25
 _LAST_RETRY_S = 15.0
 """A store that was away is found within so long; one that refuses is not worn down."""
+_SAID_S = 0.2
+"""Blocks come by the thousand, and nobody hears of them while the copy is being made."""
+_REMOVING_S = 1.0
+"""And nobody hears of this before the next save."""
 
 
 def main(arguments: list[str]) -> None:
@@ -80,6 +89,8 @@ class Writer:
         self._setting = setting
         self._term = 0
         self._is_swept = False
+        self._said_s = -math.inf
+        """When it last said that it removes something."""
         self._arena = _Mapping()
         self._chaining = Chaining(setting.delta)
 
@@ -126,15 +137,15 @@ class Writer:
             self._term = archive.newest_term() + 1
             self._tell(Term(term=self._term))
         if not self._is_swept:
-            archive.sweep()  # what dead saves left may be the very room that is missing
+            self._sweep(archive)  # what dead saves left may be the very room that is missing
         draft = msgspec.structs.replace(order.draft, term=order.draft.term or self._term)
         costs: list[Cost] = []
-        if self._setting.moments:
-            pointer = archive.write(*self._fewer(draft, inflow))
-        else:
-            pointer = archive.write(
-                draft, self._arena.view, inflow.reach, order.root, self._chaining.base(draft), costs.append
-            )
+        try:
+            pointer = self._written(archive, draft, inflow, order.root, costs)
+        except NoRoom:
+            # What is ahead of the latest is of a writer that was buried, or replaced.
+            self._sweep(archive, (draft.term, draft.step))
+            raise
         seconds = time.monotonic() - begun_s
         # What is in the arena may change once the save is known to be durable.
         news = self._chaining.saved(draft, self._arena.view, pointer, next(iter(costs), None), archive.manifest)
@@ -144,22 +155,39 @@ class Writer:
         if trouble := self._prune(archive):  # to remove gigabytes takes long, and nobody should wait for it
             self._tell(Unpruned(why=trouble))
 
+    def _written(self, archive: Archive, draft: Draft, inflow: "_Inflow", root: str, costs: list[Cost]) -> Pointer:
+        if self._setting.moments:
+            return archive.write(*self._fewer(draft, inflow))
+        return archive.write(draft, self._arena.view, inflow.reach, root, self._chaining.base(draft), costs.append)
+
     def _fewer(self, draft: Draft, inflow: "_Inflow") -> tuple[Draft, memoryview]:
         from regrow.state.moments import fewer  # which imports numpy
 
         inflow.reach(draft.arena_bytes)
         return fewer(draft, self._arena.view, self._setting.moments)
 
+    def _sweep(self, archive: Archive, mine: tuple[int, int] | None = None) -> None:
+        """What cannot be removed is told once the save is durable: it may not need the room."""
+        with contextlib.suppress(Exception):  # the edge of the process, as above
+            archive.sweep(mine, self._removing)
+
     def _prune(self, archive: Archive) -> str:
         """The save is durable whatever becomes of older ones."""
         try:
+            archive.prune(self._setting.retention, self._removing)
             if not self._is_swept:
-                archive.sweep()  # and what the writer before this one left of the same save
+                archive.sweep(told=self._removing)  # and what the writer before this one left of the same save
                 self._is_swept = True
-            archive.prune(self._setting.retention)
         except Exception as error:  # the edge of the process, as above
+            self._is_swept = False  # its pointer may be gone: then it is a leftover
             return f"an old checkpoint cannot be removed: {error}"
         return ""
+
+    def _removing(self, size_bytes: int) -> None:
+        if time.monotonic() >= self._said_s + _REMOVING_S:
+            self._said_s = time.monotonic()
+            with contextlib.suppress(PeerError):  # nobody waits any more, and what is to go goes
+                self._tell(Removing())
 
     def _tell(self, what: FromWriter) -> None:
         self._line.send(msgspec.json.encode(what))
@@ -221,8 +249,8 @@ class _Mapping:
             status = os.fstat(fd)
             if status.st_ino != self._inode:
                 self.view.release()
-                if self._memory is not None:
-                    self._memory.close()
+                self._memory = None
+                gc.collect()  # a try that failed may hold views in the frames of its error, and the memory with them
                 self._memory = mmap.mmap(fd, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
                 self._inode = status.st_ino
                 self.view = memoryview(self._memory)
@@ -231,12 +259,13 @@ class _Mapping:
 
 
 class _Watch:
-    """How far a save is: what has become durable; and where the pace is bounded, what was let through."""
+    """How far a save is: what was let through to the store, and what is durable there."""
 
     def __init__(self, tell: Callable[[FromWriter], None]) -> None:
         self._tell = tell
         self._durable_bytes = 0
         self._passed_bytes = 0
+        self._said_s = -math.inf
         self._lock = threading.Lock()
 
     def durable(self, size_bytes: int) -> None:
@@ -247,9 +276,11 @@ class _Watch:
     def passed(self, size_bytes: int) -> None:
         with self._lock:
             self._passed_bytes += size_bytes
-            self._say()
+            if time.monotonic() >= self._said_s + _SAID_S:
+                self._say()
 
     def _say(self) -> None:
+        self._said_s = time.monotonic()
         self._tell(Progress(size_bytes=max(self._durable_bytes, self._passed_bytes)))
 
 

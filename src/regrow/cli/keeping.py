@@ -139,7 +139,7 @@ _OPTIONS = (
         default=_DEFAULT.patience_s,
         show_default=True,
         metavar="SECONDS",
-        help="A place gives a save up when nothing of it has become durable there for so long. Training goes on.",
+        help="A place gives a save up when nothing of it was written there for so long. Training goes on.",
     ),
     click.option(
         "--checkpoint-mb-per-s",

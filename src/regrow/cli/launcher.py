@@ -83,7 +83,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Of the logs of an every-step job; 0: it is none."""
     shard_bytes: int = 256_000_000
     patience_s: float = 120.0
-    """A place gives a save up when nothing of it has become durable for so long."""
+    """A place gives a save up when nothing of it was written for so long."""
     coordinator: Endpoint | None = None
     """Where a coordinator of its own listens; None for one in this process."""
     token: str | None = None

@@ -4,6 +4,7 @@ RegrowError
 ├── ConfigError    the user: a flag, an argument, a loop body
 ├── PeerError      nobody yet: another process failed, the protocol will deal with it
 ├── InfraError     the operator: a disk, a port, a machine
+│   └── NoRoom     the same: what is full may have leftovers to give up
 ├── DataError      the user: a data worker dies or hangs at the same microbatch again and again
 ├── HaltError      the user, elsewhere: the job ends before its time, and this replica holds its last state
 │   └── PoisonError  the user: samples that kill whoever computes them
@@ -34,6 +35,10 @@ class PeerError(RegrowError):
 
 class InfraError(RegrowError):
     """The machine refused: disk full, port taken, process limit."""
+
+
+class NoRoom(InfraError):
+    """A place for checkpoints is full."""
 
 
 class DataError(RegrowError):

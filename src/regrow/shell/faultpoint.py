@@ -57,6 +57,7 @@ POINTS = {
     "save-manifest": "a save: all shards are durable, about to write the manifest",
     "save-pointer": "a save: about to create the pointer that makes it count",
     "save-done": "a save: complete, nobody knows yet",
+    "save-prune": "a save: known to be durable, about to remove an older one",
     "restore-read": "about to read a checkpoint's tensors",
     "restore-pass": "one more stretch of a checkpoint has come to this rank, or has been passed on by it",
     "deposit": "about to ask the vault for an arena",

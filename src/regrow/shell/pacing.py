@@ -8,11 +8,12 @@ from regrow.core.pace import Pace
 
 
 class Pacer:
-    """`passed` hears of each block that was let through: a store that is fed slowly is not one that stands still."""
+    """`passed` hears of each block that was let through: a store that is fed slowly, or takes slowly, is not
+    one that stands still."""
 
     def __init__(self, bytes_per_s: int = 0, passed: Callable[[int], None] = lambda _: None) -> None:
         self._pace = Pace(bytes_per_s)
-        self._passed = passed if bytes_per_s else lambda _: None
+        self._passed = passed
         self._lock = threading.Lock()
 
     def delay_s(self, size_bytes: int) -> float:

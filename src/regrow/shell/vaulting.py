@@ -47,7 +47,7 @@ class Setting(_Message, frozen=True, kw_only=True):
     """Of the socket on which it hears workers, in the abstract namespace, without the leading zero byte."""
     places: tuple[Place, ...]
     patience_s: float
-    """A tier gives a save up when nothing of it has become durable for so long."""
+    """A tier gives a save up when nothing of it was written for so long."""
     shard_bytes: int
     memory_every: int = 0
     """In steps; 0: memory takes what is on its way to a place, or is on auto."""
@@ -159,6 +159,8 @@ class Void(_Message, frozen=True, kw_only=True):
 
     step: int
     why: str
+    is_final: bool = False
+    """Of a job's last save, after which there is no boundary: nor will another try of it be."""
 
 
 class Lacking(_Message, frozen=True, kw_only=True):

@@ -54,7 +54,7 @@ class Term(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """So much of the save is durable."""
+    """So much of the save is written: let through to the store, or durable there."""
 
     size_bytes: int
 
@@ -73,6 +73,10 @@ class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     seconds: float
 
 
+class Removing(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Said now and then while old checkpoints are removed: the next save may wait for that."""
+
+
 class Unpruned(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Said some time after a save: an old checkpoint could not be removed."""
 
@@ -86,4 +90,4 @@ class Undone(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 ToWriter = Persist | Copied | Void
-FromWriter = Term | Progress | Failed | Persisted | Unpruned | Undone
+FromWriter = Term | Progress | Failed | Persisted | Removing | Unpruned | Undone

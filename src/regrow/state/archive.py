@@ -23,7 +23,7 @@ from regrow.core.skeleton import in_order
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.chain import ChainReader, Link, has_files, links, stands
 from regrow.state.chaining import Base, Unfit
-from regrow.state.filing import WRITING_LINES, Filed, Filing, cost, shard_file
+from regrow.state.filing import WRITING_LINES, Filed, Filing, cost, shard_file, stored_file
 from regrow.state.fingerprint import piece_digests, root
 from regrow.state.imprint import Imprint, imprint
 from regrow.state.manifests import FOLDER, MANIFEST, read_manifest
@@ -123,10 +123,11 @@ class Archive:
                         "whole; test this host's memory"
                     )
                 unnamed = self._write_manifest(draft, folder, filed, found, base)
-            except (InfraError, StateError, Unfit) as error:
+            except Exception as error:  # a store's library raises what it likes
                 self._abandon(folder, error)  # a disk that is full would not take the next try besides it
                 raise
-        pointer = self._publish(draft, whole, unnamed, base)
+        files = {MANIFEST, *(stored_file(number, each) for number, each in enumerate(filed))}
+        pointer = self._publish(draft, whole, unnamed, files, base)
         paid(cost(filed))
         return pointer
 
@@ -191,7 +192,9 @@ class Archive:
             size_bytes=sum(each.size_bytes for each in filed),
         )
 
-    def _publish(self, draft: Draft, whole: "Future[Imprint]", unnamed: Pointer, base: Base | None) -> Pointer:
+    def _publish(
+        self, draft: Draft, whole: "Future[Imprint]", unnamed: Pointer, files: set[str], base: Base | None
+    ) -> Pointer:
         """Compare-and-set: the pointer after the highest one that allows it. Of those who try one number, one succeeds, and
         the others look again. What is not known to have failed is not cleaned up. A delta has the number after its base's:
         whoever removes checkpoints sees the base as the latest, which stays, or sees what is built on it."""
@@ -212,6 +215,10 @@ class Archive:
                 self._abandon(unnamed.folder, overtaken)
                 raise overtaken
             faultpoint("save-pointer", step=draft.step)
+            if lost := self._lost(unnamed.folder, files):
+                swept = Fenced(f"{self.store.url}/{unnamed.folder}/{lost} was removed: another process saves there now")
+                self._abandon(unnamed.folder, swept)
+                raise swept
             if not self._pointers.create(pointer):
                 tried.add(pointer.number)  # a listing may be older than that
             elif self._pointers.numbers()[:1] > [pointer.number]:
@@ -221,11 +228,17 @@ class Archive:
                 faultpoint("save-done", step=draft.step)
                 return pointer
 
+    def _lost(self, folder: str, files: set[str]) -> str:
+        """A file of this save that is not there any more: whoever needed the room took this writer for dead, which stood
+        still meanwhile."""
+        missing = files - set(self.store.names(folder))
+        return next((file for file in sorted(missing) if self.store.size_bytes(f"{folder}/{file}") is None), "")
+
     def _abandon(self, folder: str, error: Exception | None) -> None:
         """Remove what no pointer names, as far as the store lets us: `sweep` sees to the rest."""
         try:
             self.store.remove(folder)
-        except InfraError as other:
+        except Exception as other:  # as above
             if error is not None:
                 error.add_note(f"{folder} could not be removed: {other}")
 
@@ -307,22 +320,30 @@ class Archive:
 
     # Removing
 
-    def prune(self, retention: Retention) -> tuple[Pointer, ...]:
+    def prune(self, retention: Retention, told: Told = untold) -> tuple[Pointer, ...]:
         """Remove what need not be kept, the oldest first; what was removed. The pointer goes before its folder: whoever dies
-        in between leaves what `sweep` finds."""
-        gone = self.doomed(retention)
+        in between leaves what `sweep` finds. `told` hears of each that was looked at, or removed."""
+        gone = self.doomed(retention, told)
         for pointer in gone:
+            faultpoint("save-prune", step=pointer.step)
             self._pointers.remove(pointer.number)
             self.store.remove(pointer.folder)
+            told(pointer.size_bytes)
         return gone
 
-    def doomed(self, retention: Retention) -> tuple[Pointer, ...]:
+    def doomed(self, retention: Retention, told: Told = untold) -> tuple[Pointer, ...]:
         """What `prune` would remove. A checkpoint with files missing is no reason to remove another, and stays; so does what
         a delta that is kept is built on."""
+        if retention == Retention():
+            return ()
         pointers, _ = self.pointers()
         if not doomed(pointers, retention):
             return ()
-        there = {pointer.folder: manifest for pointer in pointers if (manifest := self._there(pointer)) is not None}
+        there: dict[str, Manifest] = {}
+        for pointer in pointers:
+            if (manifest := self._there(pointer)) is not None:
+                there[pointer.folder] = manifest
+            told(pointer.size_bytes)
         bases = {folder: delta.base for folder, each in there.items() if isinstance(delta := each.delta, Delta)}
         return doomed([pointer for pointer in pointers if stands(pointer.folder, there, bases)], retention, bases)
 
@@ -334,26 +355,36 @@ class Archive:
             return None
         return manifest if has_files(self.store, pointer.folder, manifest) else None
 
-    def sweep(self) -> tuple[str, ...]:
-        """Remove what saves left that died or were given up; what was removed."""
-        dead = self.leftovers()
+    def sweep(self, mine: tuple[int, int] | None = None, told: Told = untold) -> tuple[str, ...]:
+        """Remove what saves left that died or were given up; what was removed. One that cannot be keeps no other."""
+        dead = self.leftovers(mine)
+        refused: InfraError | None = None
         for folder in dead:
-            self.store.remove(folder)
+            try:
+                self.store.remove(folder)
+            except InfraError as error:
+                refused = refused or error
+            told(0)
+        if refused is not None:
+            raise refused
         return dead
 
-    def leftovers(self) -> tuple[str, ...]:
+    def leftovers(self, mine: tuple[int, int] | None = None) -> tuple[str, ...]:
         """What can never be completed: folders without a pointer, of a step that the latest has passed, under its term or an
-        older one. None while a pointer is damaged: it may name one of them."""
+        older one. None while a pointer is damaged: it may name one of them.
+
+        `mine`: the term and step of a save that has to have the room, of which nothing lies there now. Nobody else saves
+        under its term, so that what is unnamed up to it is dead as well, or of somebody who was replaced."""
         folders = self.store.names()
         pointers, damages = self.pointers()
-        if damages or not pointers:
+        if damages:
             return ()
-        newest = (pointers[0].term, pointers[0].step)
+        passed = max([mine or (0, -1), *((pointer.term, pointer.step) for pointer in pointers[:1])])
         named = {pointer.folder for pointer in pointers}
         return tuple(
             match[0]
             for match in map(FOLDER.fullmatch, folders)
-            if match is not None and match[0] not in named and (int(match[2]), int(match[1])) <= newest
+            if match is not None and match[0] not in named and (int(match[2]), int(match[1])) <= passed
         )
 
 

@@ -80,6 +80,10 @@ def shard_file(number: int) -> str:
     return f"shard-{number:05d}.safetensors"
 
 
+def stored_file(number: int, filed: Filed) -> str:
+    return shard_file(number) if filed.delta is None else filed.delta.file
+
+
 def cost(filed: Sequence[Filed]) -> Cost:
     lines = max(1, min(WRITING_LINES, len(filed)))
     return Cost(

@@ -7,6 +7,8 @@ pointer must not be told of yesterday's.
 """
 
 import contextlib
+import io
+import os
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
@@ -215,6 +217,10 @@ class OneWriter:
                     self._pacer.wait(len(piece))
                     faultpoint("save-block")
                     file.write(piece)
+            with contextlib.suppress(AttributeError, io.UnsupportedOperation):  # a service that says itself what it has
+                fd = file.fileno()
+                file.flush()
+                os.fsync(fd)
 
     def create(self, place: str, data: bytes) -> bool:
         with self._lock:

@@ -1,7 +1,7 @@
 """The thread that keeps a writer process, and hands it one save after the other.
 
 A writer that dies is replaced, and given the same save again: its bytes still lie in the arena. A save of which nothing
-becomes durable for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
+is written for `patience_s` is given up, and its writer with it: it may be stuck in a store that never answers.
 A training process with a Checkpointer has one of these, a vault one for each of its places.
 """
 
@@ -29,6 +29,7 @@ from regrow.shell.writing import (
     Persist,
     Persisted,
     Progress,
+    Removing,
     Setting,
     Term,
     Undone,
@@ -64,7 +65,7 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
     arena: Held
     copying: Copying
     patience_s: float | None = None
-    """How long nothing of it may become durable; None: as long as the keeper says."""
+    """How long nothing of it may be written; None: as long as the keeper says."""
     root: str = ""
     """The digest of the state, where it is known: one that has another is Harmed, and not saved."""
     over: Callable[[Pointer | InfraError | StateError], None]
@@ -111,7 +112,7 @@ class Keeper:
 
     @property
     def idle_s(self) -> float:
-        """For how long nothing has become durable of the save at hand; 0 where there is none."""
+        """For how long nothing was written of the save at hand; 0 where there is none."""
         wait = self._wait
         return 0.0 if wait is None else wait.idle_s
 
@@ -202,6 +203,8 @@ class Keeper:
                     self._ledger.tried(
                         wait.step, attempt, f"step {wait.step} cannot be saved yet, and is tried again: {why}"
                     )
+                case Removing():
+                    wait.stirred()
                 case Unpruned(why=why) | Undone(why=why):
                     self._ledger.noticed(why)
                 case Persisted(pointer=pointer):
@@ -279,7 +282,7 @@ class _Wait:
         self._patience_s = patience_s
         self._since_s = time.monotonic()
         self._copied_bytes = 0
-        self._durable_bytes = 0
+        self._written_bytes = 0
         self._trouble = ""
         self._abandoned = ""
 
@@ -294,14 +297,18 @@ class _Wait:
         return 0.0 if self._abandoned else max(0.0, self._since_s + self._patience_s - time.monotonic())
 
     def copied(self, size_bytes: int) -> None:
-        """Nothing can become durable before."""
+        """Nothing can be written before."""
         if size_bytes > self._copied_bytes:
             self._copied_bytes, self._since_s = size_bytes, time.monotonic()
 
     def progressed(self, size_bytes: int) -> None:
         """A try that comes no further than those before it is no progress."""
-        if size_bytes > self._durable_bytes:
-            self._durable_bytes, self._since_s = size_bytes, time.monotonic()
+        if size_bytes > self._written_bytes:
+            self._written_bytes, self._since_s = size_bytes, time.monotonic()
+
+    def stirred(self) -> None:
+        """The writer still removes what the save before this one made superfluous."""
+        self._since_s = time.monotonic()
 
     def failed(self, attempt: int, why: str) -> None:
         self._trouble = f", try {attempt} failed: {why}"
@@ -310,10 +317,10 @@ class _Wait:
         if self._abandoned:
             return Superseded(self._abandoned)
         return InfraError(
-            f"step {self.step} is given up: nothing of it became durable for {self._patience_s:g} s ({self.words()}); see "
+            f"step {self.step} is given up: nothing of it was written for {self._patience_s:g} s ({self.words()}); see "
             "to the store, or raise patience_s"
         )
 
     def words(self) -> str:
         total = self.save.draft.arena_bytes
-        return f"step {self.step}, {self._durable_bytes / 1e6:.0f} of {total / 1e6:.0f} MB durable{self._trouble}"
+        return f"step {self.step}, {self._written_bytes / 1e6:.0f} of {total / 1e6:.0f} MB written{self._trouble}"

@@ -19,7 +19,7 @@ import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from regrow.core.errors import ConfigError, InfraError, RegrowError, StateError
+from regrow.core.errors import ConfigError, InfraError, NoRoom, RegrowError, StateError
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.pacing import Pacer
 from regrow.state.store import names_in
@@ -28,6 +28,8 @@ BLOCK_BYTES = 8 << 20
 """At most so much in one write. From 1 MiB on, a device is as fast as it gets."""
 PAGE_BYTES = 4096
 """What O_DIRECT asks of offsets and lengths; 512 would do for some devices."""
+_UNKNOWN = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)
+"""What a file system says of a call that it does not know, for a file of one's own."""
 _TEMPORARY = re.compile(r"^\..+\.[0-9a-f]{16}\.part$")
 
 
@@ -57,6 +59,14 @@ class LocalStore:
                 os.link(temporary, place)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno in _UNKNOWN:
+                    raise ConfigError(
+                        f"{self.url} has no hard links ({error.strerror}): two savers could overwrite each other's "
+                        f"pointers; choose another place, or say one-writer+file://{self.url} where you are sure that no "
+                        "two will ever save there at once"
+                    ) from error
+                raise
             faultpoint("save-block")
             _sync_folder(place.parent)
             return True
@@ -169,6 +179,10 @@ class LocalStore:
                     return temporary, fd
             except BlockingIOError:
                 pass
+            except OSError:  # a file system without locks
+                os.close(fd)
+                temporary.unlink()
+                raise
             os.close(fd)  # whoever clears this folder saw the file before it was locked
 
     # Errors
@@ -184,7 +198,7 @@ class LocalStore:
         place = self._place(path)
         match error.errno:
             case errno.ENOSPC | errno.EDQUOT if wanted_bytes is not None:
-                return InfraError(
+                return NoRoom(
                     f"no room for {place} ({error.strerror}): it wants {wanted_bytes} bytes, {_free(place)}: free "
                     "space there, or keep fewer checkpoints"
                 )

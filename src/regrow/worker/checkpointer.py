@@ -67,7 +67,7 @@ class Checkpointer:
         moments: "int8" or "pruned" stores the moments of Adam and its kin in fewer bits. What is restored is then not what
             was saved, and says so; the packages of regrow[delta] are needed. None: everything is exact.
         shard_mb: the largest file, unless one tensor is larger.
-        patience_s: a save is given up when nothing of it has become durable for so long.
+        patience_s: a save is given up when nothing of it was written for so long.
         mb_per_s: the store is written to no faster than so many MB a second; by default as fast as it goes.
         writes: whether this process saves. By default, rank 0 does where torch.distributed has several ranks; all restore.
         """
@@ -144,7 +144,8 @@ class Checkpointer:
         call this; each reads a part and passes it on. `report()` tells what served it.
 
         ConfigError, and nothing overwritten, when the checkpoint is of other objects or another model; StateError when there
-        are checkpoints and all are damaged; PeerError, in every rank, when one goes away meanwhile."""
+        are checkpoints and all are damaged; PeerError, in every rank, when one goes away meanwhile; InfraError when the
+        store refuses: no older one is taken for that. After any but a ConfigError the objects may hold parts of one."""
         tracked = self._named(objects)
         self._settle()
         near = None

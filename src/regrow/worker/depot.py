@@ -66,6 +66,8 @@ _AWAY_S = 30.0
 """Whoever cannot do without the vault waits so long for it: it is started again within a second."""
 _LONGEST_S = 3600.0
 """A step that waits longer for a save counts as a hang: a vault that is there says every second why it has to."""
+_AGAIN_S = 0.1
+"""A last save that is void is tried again after this: what stands in its way takes longer."""
 _TOLD_S = 0.001
 _SETTLED = 3
 """By the entry of so many steps an optimizer has made its state, if it ever does."""
@@ -120,8 +122,8 @@ class Depot:
         """Guards what follows."""
         self._unsettled: Save | None = None
         """The newest save of which this worker gave its portion, or was to, and has not heard what became of it."""
-        self._is_kept = False
-        """The last one that was settled is whole."""
+        self._is_decided = False
+        """The last one that was settled is whole, or will not be however often it is tried."""
         self._lent: tuple[_Key, Mapping | InfraError] | None = None
         """What the vault lends for this save; or why this worker cannot have it."""
         self._lacking: deque[Lacking] = deque()
@@ -244,10 +246,11 @@ class Depot:
             pass  # the next line settles it
 
     def _save_last(self, work: Save, layout: _Layout) -> None:
-        """Returns once it is whole, whoever of the others is left; or when there is no vault any more."""
+        """Returns once it is whole, whoever of the others is left; or when it never will be, which the vault tells at the
+        job's end; or when there is no vault any more."""
         while (number := self._line.wait(_AWAY_S)) > 0:
             with self._changed:
-                self._unsettled, self._lent, self._is_kept = work, None, False
+                self._unsettled, self._lent, self._is_decided = work, None, False
                 self._lacking.clear()
             mine = self._copy(work, layout, work.members.index(self._me))
             mine.done(carried_out(mine))
@@ -258,8 +261,9 @@ class Depot:
                 if lacking is not None:
                     other = self._copy(work, layout, lacking.index)
                     other.done(carried_out(other))
-            if self._is_kept:
+            if self._is_decided:
                 return
+            time.sleep(_AGAIN_S)
         print(f"regrow: no vault has come for {_AWAY_S:g} s: the last state is not saved", file=sys.stderr, flush=True)
 
     def _is_open(self, work: Save, number: int) -> bool:
@@ -413,9 +417,9 @@ class Depot:
                     assert fd is not None, "an arena comes with its descriptor"
                     self._lent = ((step, version), self._mapping(fd, size_bytes))
                 case Kept(step=step) if work is not None and step >= work.step:
-                    self._unsettled, self._is_kept = None, True
-                case Void(step=step) if work is not None and step == work.step:
-                    self._unsettled, self._is_kept, void = None, False, work
+                    self._unsettled, self._is_decided = None, True
+                case Void(step=step, is_final=is_final) if work is not None and step == work.step:
+                    self._unsettled, self._is_decided, void = None, is_final, work
                 case Due():
                     is_due = work is None  # else one is on its way
                 case Waits(why=why):

@@ -133,7 +133,17 @@ class _Try:
             return places
 
         places = _together(self._ranks, read, damage=StateError)
-        _together(self._ranks, lambda: self._tracked.restore(skeleton, places, root, keeps=True))
+
+        def take() -> None:
+            try:
+                self._tracked.restore(skeleton, places, root, keeps=True)
+            except StateError as error:
+                # Of what lies there, or of an object that made something else of it? That costs another look at every byte.
+                if damages := self._archive.verify(pointer):
+                    raise _SavedWrong(damages[0]) from error
+                raise
+
+        _together(self._ranks, take, damage=_SavedWrong)
         if isinstance(manifest.inexact, Inexact):
             self._warn(f"step {pointer.step} of {self._archive.store.url} is restored, but {manifest.inexact.words()}")
         is_near = len(reading) < self._ranks.count or near is not None
@@ -159,6 +169,10 @@ class _Tally:
     def add(self, size_bytes: int) -> None:
         with self._lock:
             self.size_bytes += size_bytes
+
+
+class _SavedWrong(StateError):
+    """Every byte is as it was written, and they are not the state that was to be saved."""
 
 
 class _Damaged(Exception):

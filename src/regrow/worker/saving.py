@@ -58,7 +58,6 @@ class Saving:
         if self._newest is not None and self._newest.lies_in(arena):
             self._newest = None
         copying = Copying(plan)
-        self._account.begun()
 
         def over(outcome: Pointer | Exception) -> None:
             if isinstance(outcome, Pointer):
@@ -76,7 +75,12 @@ class Saving:
             copying.end(why)
 
         tensors = list(zip(flat.paths, flat.tensors, offsets, strict=True))
-        copy = copy_of(tensors, optimizers(tracked), arena, plan.arena_bytes, self._restless, copying.reached, done)
+        try:
+            copy = copy_of(tensors, optimizers(tracked), arena, plan.arena_bytes, self._restless, copying.reached, done)
+        except BaseException:  # no memory for what is copied at once, or Ctrl-C: nobody is to wait for this save
+            self._arenas.give_back(arena)
+            raise
+        self._account.begun()
         self._hold.begin(copy)
         self._keeper.persist(Save(draft=plan, arena=arena, copying=copying, over=over))
         self._account.waited(saving_s=time.monotonic() - begun_s, crowded_s=crowded_s)
