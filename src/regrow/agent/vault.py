@@ -152,7 +152,7 @@ class Vault:
             workers=self._reception.tell_all,
             agent=self._tell,
             has_line=self._reception.has_line,
-            kept=lambda step: self._logs.outgrow(step),
+            kept=self._kept,
         )
         self._keeping = Keeping(
             generations, tiers, setting.term, setting.begins, self._journal, self._pacing, self._post, voices
@@ -306,6 +306,10 @@ class Vault:
         self._tell(answer)
 
     # Seeking
+
+    def _kept(self, step: int) -> None:
+        self._logs.outgrow(step)
+        self._freed()
 
     def _freed(self) -> None:
         """A save is whole, or a generation is wanted no longer."""
