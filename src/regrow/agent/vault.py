@@ -50,6 +50,7 @@ from regrow.shell.vaulting import (
     Came,
     Deposit,
     Deposited,
+    Due,
     Finish,
     Finished,
     Foreseen,
@@ -341,6 +342,7 @@ class Vault:
         if label is not None and label.draft == draft and not generation.is_busy:  # else whoever has it now finds that too
             self._keeping.spoil(generation)
             self._passed(OriginPassedOver(step=draft.step, where=MEMORY, why=why))
+            self._reception.tell_all(Due())  # what is logged may follow no other state that is left
 
     def _refused(self, url: str, why: str) -> None:
         self._tell(Said(text=f"{url} cannot be searched yet, and is tried again: {why}"))
