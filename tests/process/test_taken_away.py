@@ -161,16 +161,19 @@ def test_with_nothing_durable_in_time_there_is_nothing_to_go_on_from(tmp_path: P
     assert durable(place) == [] and "no state of this job is at any place" in run.output, run.story()
 
 
+@pytest.mark.parametrize(("every", "is_used"), [(5, True), (1000, False)])
 def test_without_a_boundary_in_time_the_newest_state_in_memory_is_what_is_left(
-    tmp_path: Path, start: Start, place: Path
+    tmp_path: Path, start: Start, place: Path, every: int, is_used: bool
 ) -> None:
     """A replica hangs in a collective, and nobody judges it."""
     notice = tmp_path / "notice"
     hang = ("--fault", "r1:reduce:step=12:hang", "--hang-factor", "0")
-    flags = ("--checkpoint", str(place), "--checkpoint-every", "5", "--memory-every", "1")
-    run = start("--replicas", "2", *EVEN, *flags, *hang, "--notice-file", str(notice), "--notice-within", "4")
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(every), "--memory-every", "1")
+    run = start(
+        "--replicas", "2", *EVEN, *flags, *hang, "--notice-file", str(notice), "--notice-within", "4", script_args=PACED
+    )
     wait_for(
-        lambda: kept(run) and kept(run)[-1] >= 12 and durable(place)[:1] == [10], "the state before the step that hangs"
+        lambda: kept(run) and kept(run)[-1] >= 12 and bool(durable(place)) == is_used, "the state before the step that hangs"
     )
     notice.touch()
     assert run.wait() == INTERRUPTED, run.story()
@@ -186,10 +189,8 @@ def test_all_replicas_lost_before_they_could_stop_leave_the_newest_state(
     """They are in a step that never ends, so that no boundary comes in between."""
     hang = ("--fault", "r1:reduce:step=12:hang", "--hang-factor", "0")
     flags = ("--checkpoint", str(place), "--checkpoint-every", "5", "--memory-every", "1")
-    run = start("--replicas", "2", *EVEN, *flags, *hang)
-    wait_for(
-        lambda: kept(run) and kept(run)[-1] >= 12 and durable(place)[:1] == [10], "the state before the step that hangs"
-    )
+    run = start("--replicas", "2", *EVEN, *flags, *hang, script_args=PACED)
+    wait_for(lambda: kept(run) and kept(run)[-1] >= 12 and durable(place), "the state before the step that hangs")
     run.process.terminate()
     wait_for(lambda: "stopping at the next boundary" in run.output, "the stop")
     kill_all(run)

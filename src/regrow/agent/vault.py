@@ -175,6 +175,7 @@ class Vault:
                 key.data(ready)
             self._run_posted()
             self._keeping.soothe()
+            self._keeping.look()
             self._pacing.look()
             self._show_life()
             self._see_to_the_end()
@@ -187,6 +188,8 @@ class Vault:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
             if self._keeping.haste.by_s is not None:
                 pauses_s.append(self._keeping.haste.by_s - now_s)
+        if self._keeping.haste.again_s is not None:
+            pauses_s.append(self._keeping.haste.again_s - now_s)
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
         if (pause_s := self._pacing.pause_s()) is not None:
