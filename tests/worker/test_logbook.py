@@ -19,6 +19,7 @@ from regrow.shell.vaulting import LogOpens
 from regrow.state.gradient import Gradient
 from regrow.state.layout import Layout
 from regrow.state.log import PAGE_BYTES, is_sound, read
+from regrow.worker import logbook
 from regrow.worker.expense import Expense
 from regrow.worker.logbook import Logbook
 
@@ -156,6 +157,34 @@ def test_a_full_log_waits_no_longer_once_the_save_is_void(open_desk: Callable[..
     desk.book.wake()
     writer.join(60)
     assert desk.steps() == [0, 1, 2, 3] and len(desk.told(LogOutgrown)) == 1
+
+
+def test_a_full_log_waits_for_no_save_that_waits_for_the_others(
+    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who are in a boundary, and wait for this one."""
+    monkeypatch.setattr(logbook, "_ROOM_S", 0.5)
+    desk = open_desk(limit_bytes=3 * SLOT_BYTES)
+    for step in range(3):
+        desk.log(step)
+    desk.saves.set()
+    for step in (3, 4, 5):
+        desk.log(step)
+    (outgrown,), (waited,) = desk.told(LogOutgrown), desk.told(LogWaited)
+    assert isinstance(outgrown, LogOutgrown) and isinstance(waited, LogWaited)
+    assert outgrown.step == waited.step == 3 and desk.steps() == [0, 1, 2, 3, 4, 5], "once, and not in each step anew"
+
+
+@pytest.mark.parametrize("room, says", [(7, True), (8, False)])
+def test_a_limit_that_is_too_small_for_the_gradients_is_told_once(
+    open_desk: Callable[..., Desk], capsys: pytest.CaptureFixture[str], room: int, says: bool
+) -> None:
+    large = result(0).buffer.numel()
+    desk = open_desk(limit_bytes=room * large)
+    for step in range(3):
+        desk.log(step)
+    told = capsys.readouterr().err
+    assert told.count("--log-mb 1 or more") == says and told.count("have room for 7 steps") == says
 
 
 def test_a_full_log_goes_beyond_its_limit_rather_than_leave_a_step_out(open_desk: Callable[..., Desk]) -> None:

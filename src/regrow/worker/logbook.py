@@ -9,6 +9,7 @@ where it is full while a save that makes room is on its way.
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -37,10 +38,16 @@ from regrow.worker.expense import Expense
 
 _AWAY_S = 30.0
 """A log that nobody holds for so long is written all the same: whoever waits for it keeps the others waiting."""
+_ROOM_S = 10.0
+"""A log that is full waits no longer for room: a save that can only be void, now that some member is gone, becomes so by the
+rows of the others, and they wait for the row of whoever waits here."""
 _LONGEST_S = 3600.0
 _AHEAD = 2
 """Slots that are ready before they are needed."""
 _TOLD_S = 0.001
+_RECORDS = 8
+"""With room for fewer hardly a step passes that no copy of the state is made in."""
+_MB = 1_000_000
 
 
 class Logbook:
@@ -73,6 +80,9 @@ class Logbook:
         self._base: int | None = None
         """The newest state that is whole, as far as it was heard."""
         self._is_outgrown = False
+        self._is_in_vain = False
+        """Room was waited for as long as it may be, and has not come since."""
+        self._is_begun = False
         self._told: tuple[int | None, int] = (None, 0)
         """The base and the size that were told last."""
         self._is_ahead = True
@@ -102,6 +112,7 @@ class Logbook:
             said = Part(record=work.record, stop=work.stop, index=index, count=work.count)
             size_bytes += self._write(said, tail if index == 0 else b"", result.buffer[start:stop], start, total_bytes)
         faultpoint("logged", step=step)
+        self._look_at_limit(total_bytes, 0 in work.indices)
         self._renew(step, work.count, total_bytes)
 
     def _write(self, said: Part, tail: bytes, data: torch.Tensor, start: int, total_bytes: int) -> int:
@@ -122,6 +133,18 @@ class Logbook:
             self._is_ahead = False
             self._asked.put((size_bytes, limit_bytes))
         return size_bytes
+
+    def _look_at_limit(self, total_bytes: int, is_told: bool) -> None:
+        """Once, by one member: is the limit made for records of this size?"""
+        is_first, self._is_begun = not self._is_begun, True
+        if is_first and is_told and _RECORDS * total_bytes > self._limit_bytes:
+            steps, wanted = self._limit_bytes // total_bytes, -(-_RECORDS * total_bytes // _MB)
+            print(
+                f"regrow: the logs of {self._limit_bytes / _MB:.0f} MB have room for {steps} steps, of {total_bytes / _MB:.0f} MB "
+                f"each: a copy of the state is made every few steps. Give --log-mb {wanted} or more, where this host has that",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def _renew(self, step: int, count: int, total_bytes: int) -> None:
         """A newer base is wished where the log is half full, or where it would save a founding time."""
@@ -163,12 +186,13 @@ class Logbook:
 
     def _wait_room(self, step: int, size_bytes: int, limit_bytes: int) -> None:
         if self._writer.has_room(size_bytes, limit_bytes):
-            self._is_outgrown = False
+            self._is_outgrown = self._is_in_vain = False
             return
         begun_s = time.monotonic()
         with self._stamp.aside(Phase.BUSY, "the log", _LONGEST_S), self._changed:
-            while self._is_saving() and not self._writer.has_room(size_bytes, limit_bytes):
+            while self._is_saving() and not self._is_in_vain and not self._writer.has_room(size_bytes, limit_bytes):
                 self._changed.wait(1.0)
+                self._is_in_vain = time.monotonic() >= begun_s + _ROOM_S
         self._tell_wait(step, begun_s, "the log was full, and a save on its way")
         if not self._is_outgrown and not self._writer.has_room(size_bytes, limit_bytes):
             self._is_outgrown = True
