@@ -140,8 +140,9 @@ class Logbook:
         if is_first and is_told and _RECORDS * total_bytes > self._limit_bytes:
             steps, wanted = self._limit_bytes // total_bytes, -(-_RECORDS * total_bytes // _MB)
             print(
-                f"regrow: the logs of {self._limit_bytes / _MB:.0f} MB have room for {steps} steps, of {total_bytes / _MB:.0f} MB "
-                f"each: a copy of the state is made every few steps. Give --log-mb {wanted} or more, where this host has that",
+                f"regrow: the logs of {self._limit_bytes / _MB:.0f} MB have room for {steps} steps, of "
+                f"{total_bytes / _MB:.0f} MB each: a copy of the state is made every few steps. Give --log-mb {wanted} or "
+                "more, where this host has that",
                 file=sys.stderr,
                 flush=True,
             )
