@@ -128,6 +128,17 @@ def test_a_log_that_is_half_full_wishes_a_state_until_one_is_on_its_way(open_des
     assert bases[0] == -1 and bases[-1] == 5
 
 
+def test_what_the_dead_have_logged_fills_the_log_until_a_newer_state_is_whole(open_desk: Callable[..., Desk]) -> None:
+    desk = open_desk(limit_bytes=6 * SLOT_BYTES)
+    desk.book.based(3)
+    desk.book.inherit(2 * SLOT_BYTES)
+    desk.log(5)
+    assert desk.wishes == [Urgency.DUE], "a third of it is the dead's, and what was logged since makes a half"
+    desk.book.based(6)
+    desk.log(6)
+    assert len(desk.wishes) == 1
+
+
 def test_a_full_log_waits_for_a_save_that_is_on_its_way(open_desk: Callable[..., Desk]) -> None:
     desk = open_desk(limit_bytes=3 * SLOT_BYTES)
     for step in range(3):

@@ -79,6 +79,8 @@ class Logbook:
         """It was waited for in vain."""
         self._base: int | None = None
         """The newest state that is whole, as far as it was heard."""
+        self._inherited_bytes = 0
+        """Of what was replayed since that state: it lies in logs of those who are dead, until a newer one is whole."""
         self._is_outgrown = False
         self._is_in_vain = False
         """Room was waited for as long as it may be, and has not come since."""
@@ -151,6 +153,7 @@ class Logbook:
         """A newer base is wished where the log is half full, or where it would save a founding time."""
         limit_bytes, used_bytes = self._limit_bytes // count, self._writer.used_bytes
         self._measure(step, used_bytes, limit_bytes)
+        used_bytes += self._inherited_bytes // count
         base = self._base if self._base is not None else self._writer.oldest
         costs = self.expense.costs(total_bytes)
         if base is None or costs is None or self._is_saving():
@@ -205,6 +208,11 @@ class Logbook:
         if seconds >= _TOLD_S:
             self._note(LogWaited(step=step, seconds=seconds, why=why))
 
+    def inherit(self, size_bytes: int) -> None:
+        """What this founder replays: after death upon death the logs together must not grow for ever."""
+        with self._changed:
+            self._inherited_bytes = size_bytes
+
     # The line's thread
 
     def opening(self) -> list[tuple[FromWorker, int | None]]:
@@ -221,7 +229,7 @@ class Logbook:
         with self._changed:
             if step < 0 or (self._base is not None and step <= self._base):
                 return
-            self._base = step
+            self._base, self._inherited_bytes = step, 0
             self._writer.free(step)
             self._changed.notify_all()
 
