@@ -11,7 +11,7 @@ from regrow.core.effects import Log
 from regrow.core.lanes import leaf
 from regrow.core.listener import Record, part_of
 from regrow.core.log import follow
-from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogWaited
+from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogUnheld, LogWaited
 from regrow.core.roster import NO_VERSION, Member, Version
 from regrow.core.saves import Urgency
 from regrow.shell.stamp import Stamp
@@ -90,6 +90,21 @@ def test_nothing_is_logged_before_the_agent_holds_the_log(open_desk: Callable[..
     assert desk.steps() == [0] and desk.book.opening() == []
     (waited,) = desk.told(LogWaited)
     assert isinstance(waited, LogWaited) and waited.why == "the agent did not hold it yet"
+
+
+def test_a_log_that_nobody_holds_is_told_aloud_until_somebody_does(
+    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logbook, "_AWAY_S", 0.1)
+    desk = open_desk(is_held=False)
+    for step in range(25):
+        desk.log(step)
+    assert desk.told(LogUnheld) == [LogUnheld(step=0), LogUnheld(step=20)]
+    assert capsys.readouterr().err.count("nobody else holds the log of r0.0") == 1
+    desk.book.held()
+    for step in range(25, 50):
+        desk.log(step)
+    assert len(desk.told(LogUnheld)) == 2
 
 
 def test_parts_of_the_absent_are_logged_with_ones_own(open_desk: Callable[..., Desk]) -> None:

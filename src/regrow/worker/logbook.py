@@ -20,9 +20,9 @@ import torch
 from regrow.core.effects import Log
 from regrow.core.errors import InfraError
 from regrow.core.listener import part_of
-from regrow.core.log import Part
+from regrow.core.log import UNHELD_STEPS, Part
 from regrow.core.progress import Phase
-from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogWaited
+from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogUnheld, LogWaited
 from regrow.core.renewal import renewal
 from regrow.core.roster import Member
 from regrow.core.saves import Urgency
@@ -65,6 +65,7 @@ class Logbook:
     ) -> None:
         """`root`: of the state as the script built it. `limit_bytes`: of the logs of all members of this host."""
         self.root = root
+        self._me = me
         self.expense = expense
         self._writer = LogWriter.new(str(me), root)
         self._limit_bytes = limit_bytes
@@ -77,6 +78,8 @@ class Logbook:
         self._is_held = False
         self._is_late = False
         """It was waited for in vain."""
+        self._unheld = -UNHELD_STEPS
+        """The step at which that was said last."""
         self._base: int | None = None
         """The newest state that is whole, as far as it was heard."""
         self._inherited_bytes = 0
@@ -180,13 +183,29 @@ class Logbook:
     # Waiting
 
     def _wait_held(self, step: int) -> None:
-        if self._is_held or self._is_late:
+        if self._is_held:
+            return
+        if self._is_late:
+            self._tell_unheld(step)
             return
         begun_s = time.monotonic()
         with self._stamp.aside(Phase.BUSY, "the log", _LONGEST_S), self._changed:
             self._is_late = not self._changed.wait_for(lambda: self._is_held, _AWAY_S)
         why = "no vault took it: what this worker logs dies with it" if self._is_late else "the agent did not hold it yet"
         self._tell_wait(step, begun_s, why)
+        if self._is_late:
+            self._tell_unheld(step)
+            print(
+                f"regrow: no vault has come for {_AWAY_S:g} s, and nobody else holds the log of {self._me}: until one "
+                "comes, committed steps are lost if all replicas are",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _tell_unheld(self, step: int) -> None:
+        if step >= self._unheld + UNHELD_STEPS:
+            self._unheld = step
+            self._note(LogUnheld(step=step))
 
     def _wait_room(self, step: int, size_bytes: int, limit_bytes: int) -> None:
         if self._writer.has_room(size_bytes, limit_bytes):
