@@ -47,7 +47,8 @@ def prove_replaced(run: Run, reference: str, phase: str) -> WorkerHung:
     assert hung[0] == ("r1.0", phase), run.story()
     assert sorted(run.pids()) == ["r0.0", "r1.0", "r1.1", "r2.0"], run.story()
     exits = {str(fact.member): fact for _, fact in run.facts(WorkerExited)}
-    assert [member for member, fact in exits.items() if not fact.clean] == ["r1.0"], run.story()
+    failed = [member for member, fact in exits.items() if not fact.clean and "the job is ending" not in fact.how]
+    assert failed == ["r1.0"], run.story()  # the next r1 may still be on its way
     assert exits["r1.0"].how.startswith("was ended: hangs "), exits
     assert f"regrow: r1.0 hangs {hung[1].place}" in run.output
     return hung[1]

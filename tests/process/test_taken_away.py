@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from runs import EVEN, Run, prove, wait_for
-from test_saves import PACED, STEPS, Start, durable, kept, kill_all, prove_saved, stop_at
+from runs import EVEN, Run, kill_together, prove, wait_for
+from test_saves import PACED, STEPS, Start, durable, kept, prove_saved, stop_at
 
 from regrow.core.records import Committed, JobEnded, NoticeSeen, SaveFailed, StateKept, WorkerRaised
 
@@ -193,7 +193,7 @@ def test_all_replicas_lost_before_they_could_stop_leave_the_newest_state(
     wait_for(lambda: kept(run) and kept(run)[-1] >= 12 and durable(place), "the state before the step that hangs")
     run.process.terminate()
     wait_for(lambda: "stopping at the next boundary" in run.output, "the stop")
-    kill_all(run)
+    kill_together(run.live_pids())
     assert run.wait() == INTERRUPTED, run.story()
     assert "every replica was lost before the job could stop" in run.output, run.story()
     assert "the training state is lost" not in run.output, run.story()

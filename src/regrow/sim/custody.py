@@ -110,12 +110,18 @@ class Custody:
             self._open = dict.fromkeys(self._open, (step, world.timeline.now))
             self._wished = dict.fromkeys(self._wished, (step, world.timeline.now))
             return
+        self._open = {key: since for key, since in self._open.items() if self._is_owed(key)}
         for (saved, _), since in self._open.items():
             if self._is_long(since):
                 world.referee.fail("saves", f"the save of step {saved} is not whole, and step {step} is committed")
         for process, since in self._wished.items():
             if self._is_long(since):
                 world.referee.fail("saves", f"{process.name} wishes a save since step {since[0]}, and none is decided")
+
+    def _is_owed(self, key: Key) -> bool:
+        """Does anybody live who had a part in that save, and would wish it again?"""
+        members = self._world.referee.roster(key[1]).members
+        return any(p.alive and p.member in members for p in self._world.agent.processes.values())
 
     def _is_long(self, since: tuple[int, float]) -> bool:
         step, since_s = since
