@@ -325,6 +325,13 @@ class AwaitsTheRetired(Membership):
         return effects
 
 
+class SeatsWhenAllHaveEntered(Membership):
+    """Whoever comes to a roster that waits waits too, for one whose table was lost on the way."""
+
+    def _reinforce(self, roster: Roster, cause: str) -> list[MembershipEffect]:
+        return []
+
+
 # What is planned
 
 
@@ -819,6 +826,7 @@ MUTANTS: dict[str, Rules] = {
             ForgetsTheStaff,
             ForgetsTheBase,
             AwaitsTheRetired,
+            SeatsWhenAllHaveEntered,
             SeatsOnlyThePlanned,
             SeatsOnlyTheBase,
             PlansOverPlans,

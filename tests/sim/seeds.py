@@ -20,6 +20,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "ForgetsTheBase": (2244, 6, "outcome"),
     "AwaitsTheRetired": (483, 6, "wishes"),
     "ForgetsWhoHandedOver": (7506, 20, "founding"),
+    "SeatsWhenAllHaveEntered": (36505, 20, "liveness"),
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {

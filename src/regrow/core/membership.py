@@ -12,7 +12,8 @@ Rules (docs/protocol.md, invariants M1 to M7):
   one change is digested before the next. One that cannot keep up, or that the members wait for, is seated at once.
 - Whoever leaves as planned is left out by a planned roster. A failure meanwhile is answered first, and the wish is taken up
   again after it. The members never leave all at once: somebody who holds the state stays.
-- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once.
+- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once, whether or
+  not all have entered it.
 - While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is
   answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
@@ -882,14 +883,22 @@ class Membership:
     def _admit(self, cause: str) -> list[MembershipEffect]:
         """Once the current roster was entered by all its members: what was wished and holds by now, and the next change."""
         roster = self.roster
-        if roster is None or self._ending or self._awaited:
+        if roster is None or self._ending:
             return []
+        if self._awaited:
+            return self._reinforce(roster, cause)
         for member in self._base.members if self._base is not None else ():
             if roster.seat(member) is None and member in self._present:
                 self._present[member].is_released = True  # its word of that may be late, or lost
         self._base = self._parted_s = None
         self._founding = Founding()  # all of them hold the state
         return self._fulfil() + self._change(roster, cause)
+
+    def _reinforce(self, roster: Roster, cause: str) -> list[MembershipEffect]:
+        """Not all have entered it, and of one that waits maybe never will: those who have are in no collective, and notice
+        nothing of a line that was lost while another read its table from it. Whoever comes is reason enough for the next."""
+        coming = [member for member in self._waiting(roster) if not self._sits(member)] if roster.waits else []
+        return self._issue(cause, f"{_names(coming)} joined; the others wait", coming) if coming else []
 
     def _fulfil(self) -> list[MembershipEffect]:
         """Those who had to go are gone; wishes that hold, or never will, are over."""
@@ -1004,8 +1013,8 @@ class Membership:
     def _sits(self, member: Member) -> bool:
         return self._seat(member) is not None
 
-    def _issue(self, cause: str, why: str) -> list[MembershipEffect]:
-        """A roster of those members of the current one that are left."""
+    def _issue(self, cause: str, why: str, coming: Iterable[Member] = ()) -> list[MembershipEffect]:
+        """A roster of those members of the current one that are left, and of those who come."""
         roster = self.roster
         if roster is None:
             return []
@@ -1016,7 +1025,7 @@ class Membership:
             self._gone |= staying
             return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(staying))]
         if staying:
-            return self._make(staying, cause, why)
+            return self._make(staying | set(coming), cause, why)
         if self._ending:
             return self._finish()
         # Exceptions of the script are the script's failure, though the state is lost with them.
