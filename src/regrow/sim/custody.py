@@ -39,6 +39,8 @@ class Custody:
         self._alone: dict[tuple[Member, Version], bool] = {}
         """Who has passed a boundary with nobody beside it, under which roster: has it saved the state since?"""
         self._step = 0
+        self._recalled: int | None = None
+        """The step of the saved state that the job was founded from last."""
         self._has_kept = False
         """This run, in memory."""
         self.foundings = 0
@@ -92,13 +94,14 @@ class Custody:
     def passed(self, process: "Process", commit: Commit) -> None:
         world = self._world
         roster = world.referee.roster(commit.attempt)
-        if world.plan.saves is None or commit.by != "boundary" or len(roster.seats) > 1 or roster.origin is not None:
+        if world.plan.saves is None or commit.by != "boundary" or len(roster.seats) > 1:
             return
         if commit.switch is not None or commit.step + 1 >= commit.last:
             return
         if not self._alone.get((process.member, roster.version), True):
             world.referee.fail("saves", f"{process.name} is alone with the state in {roster.version}, and has not saved it")
-        self._alone.setdefault((process.member, roster.version), False)
+        # What it has just recalled lies in memory already; from the next step on it is alone as anybody is between two saves.
+        self._alone.setdefault((process.member, roster.version), commit.step == self._recalled)
 
     def committed(self, step: int) -> None:
         """The job has come so far."""
@@ -150,6 +153,7 @@ class Custody:
         self._followed(founded)
         self.foundings += 1
         self._step, self._wished, self._open = origin.through, {}, {}
+        self._recalled = None if origin.is_beginning else origin.step
         world.founded(founded)
         world.sights.founded(self.foundings, others)
         fact = OriginTaken(
