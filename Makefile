@@ -40,6 +40,7 @@ bench: setup
 	$(BIN)/python benchmarks/overhead.py --size large --replicas 3
 	$(BIN)/python benchmarks/members.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/every_step.py
 	$(BIN)/python benchmarks/join.py
 	$(BIN)/python benchmarks/transfer.py
 	$(BIN)/python benchmarks/uneven.py

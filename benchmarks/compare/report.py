@@ -8,6 +8,7 @@ from compare.contestants import EXPERIMENTS, systems
 from compare.experiment import Column, Experiment
 from compare.reasons import REASONS
 from compare.results import Results
+from compare.systems_ddp import BEST as DDP
 from compare.table import Row, beaten, cell, rows_of, table
 
 OURS = "Regrow"
@@ -86,13 +87,18 @@ def headline(lines: Sequence[dict[str, object]]) -> str:
         column = next((c for e in EXPERIMENTS if e.name == experiment for c in e.columns if c.key == key), None)
         rows = {(row.name, row.settings): row for row in rows_in(lines, experiment)}
         if column and rows:
-            found.append([title, *(_short(rows.get(kind), column, experiment) for kind in shown)])
+            found.append([title, *("1" if _is_measure(kind, key) else _short(rows.get(kind), column) for kind in shown)])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in found)
 
 
-def _short(row: Row | None, column: Column, experiment: str) -> str:
+def _is_measure(kind: tuple[str, str], key: str) -> bool:
+    """Healthy steps are measured in those of DDP."""
+    return key == "ratio" and kind[0] == DDP.name
+
+
+def _short(row: Row | None, column: Column) -> str:
     if row is None:
-        return "1" if experiment.startswith("steady") else "-"
+        return "-"
     return "did not train" if row.failed else cell(row, column).partition(" (")[0]
 
 

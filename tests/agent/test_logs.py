@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from regrow.core.log import Part
 from regrow.core.origin import BEGINNING, LOGS
 from regrow.core.records import OriginPassedOver, SaveDurable
 from regrow.core.roster import Version
-from regrow.shell.vaulting import LogHeld, LogOpens, Place, Recall, Recalled, Shown, Unknown
+from regrow.shell.vaulting import Kept, LogHeld, LogOpens, Place, Recall, Recalled, Shown, Unknown
 from regrow.state.log import Entry, read
 from regrow.state.log_writer import LogWriter
 
@@ -263,22 +264,62 @@ def test_scripts_that_built_different_states_have_no_common_beginning(make: Call
     assert host.seek()["origin"] is None
 
 
-def test_a_state_from_a_place_is_followed_by_nothing_that_is_older(make: Callable[..., Host], tmp_path: Path) -> None:
-    host = make(place(tmp_path / "near"))
+def harmed(host: Host, version: Version = V1, is_durable: bool = True) -> None:
+    """The state of step 1 was whole in memory, and another step was committed after it. Nobody lives."""
     members = pair(host)
-    save(1, *members)
+    save(1, *members, version=version)
     commit(1, members)
-    wait_for(lambda: host.facts(SaveDurable), "a durable save")
     for member in members:
         member.die()
+    if is_durable:
+        wait_for(lambda: host.facts(SaveDurable), "a durable save")
     harm(host)
-    host.order("seek 1 7")  # asked for by a coordinator of term 7
-    assert host.event("sought")["origin"] == {
-        "step": 1,
-        "root": root_at(1),
-        "where": str(tmp_path / "near"),
-        "records": 0,
-    }
+
+
+def sought_by_the_next(host: Host) -> Any:
+    """The origin that is found for a coordinator of term 7."""
+    host.order("seek 1 7")
+    return host.event("sought")["origin"]
+
+
+def test_the_same_state_from_a_place_is_followed_by_what_followed_it_in_memory(
+    make: Callable[..., Host], tmp_path: Path
+) -> None:
+    near = place(tmp_path / "near")
+    host = make(near)
+    harmed(host)
+    origin = sought_by_the_next(host)
+    assert origin == {"step": 1, "root": root_at(1), "where": near.url, "records": 1}
+    assert replayed(host, 1, root_at(1), 1) == {1: result(1)}
+    host.kill()
+    assert replayed(host, 1, root_at(1), 1) == {1: result(1)}, "the next vault finds them again"
+    harm(host)
+    assert sought_by_the_next(host) == origin, "harmed once more"
+
+
+def test_what_a_founding_gave_up_does_not_follow_the_same_state_from_a_place(
+    make: Callable[..., Host], tmp_path: Path
+) -> None:
+    host = make(place(tmp_path / "near"))
+    harmed(host, V2)  # what is logged is older
+    assert sought_by_the_next(host)["records"] == 0
+
+
+def test_another_state_of_that_step_from_a_place_is_followed_by_nothing(make: Callable[..., Host], tmp_path: Path) -> None:
+    earlier = make(place(tmp_path / "near"))
+    worker = Worker(earlier, "r0.0")
+    worker.deposit(1, ("r0.0",))
+    worker.lent()
+    assert worker.arena is not None
+    worker.arena[:8] = b"another "
+    worker.deposited(1, 0)
+    worker.heard(Kept)
+    assert earlier.finish() == []
+    host = make(place(tmp_path / "near", 5))
+    harmed(host, is_durable=False)
+    origin = sought_by_the_next(host)
+    assert (origin["step"], origin["where"], origin["records"]) == (1, str(tmp_path / "near"), 0)
+    assert origin["root"] != root_at(1)
 
 
 def test_an_origin_whose_records_are_gone_is_unknown(make: Callable[..., Host]) -> None:

@@ -232,6 +232,19 @@ def test_a_bit_that_flips_in_memory_leaves_the_state_before_it(make: Callable[..
     check(host, host.seek(), 2, MEMORY)
 
 
+def test_a_state_that_is_still_digested_is_waited_for_and_found(make: Callable[..., Host]) -> None:
+    """No place takes it: nothing else would bring the search on."""
+    host = make()
+    host.open()
+    worker = Worker(host, "r0.0")
+    large = drafted(1, tensors=20_000)  # its digest takes longer than the question after it
+    worker.deposit(1, ME, made=large)
+    worker.lent()
+    worker.deposited(1, 0)
+    origin = host.seek()["origin"]
+    assert (origin["step"], origin["where"]) == (1, MEMORY)
+
+
 def test_a_place_that_may_hold_a_newer_state_is_not_passed_over(make: Callable[..., Host], tmp_path: Path) -> None:
     near, far = place(tmp_path / "near"), place(tmp_path / "far")
     filled(make, (near, far), 2)

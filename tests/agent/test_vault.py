@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -341,6 +342,55 @@ def test_a_last_save_under_a_newer_roster_takes_the_place_of_one_that_lacks_port
     assert host.finish() == []
 
 
+# A time that is short
+
+
+def test_a_state_that_is_safe_nowhere_is_sent_ahead_to_a_place_that_nothing_is_known_of(
+    make: Callable[..., Host], tmp_path: Path
+) -> None:
+    host = make(place(tmp_path / "near", 1000))
+    host.open()
+    save(5, Worker(host, "r0.0"))
+    host.order("hurry 30")
+    wait_for(lambda: host.facts(SaveDurable), "the state of before")
+    assert steps_in(tmp_path / "near") == [5]
+
+
+SLOW_BYTES_PER_S = 40_000
+
+
+def slow(make: Callable[..., Host], folder: Path) -> tuple[Host, Worker, float]:
+    """A host whose place has taken step 5 and not step 6; and what one save takes there."""
+    slow = Place(url=str(folder), every=5, retention=Retention(), bytes_per_s=SLOW_BYTES_PER_S)
+    host = make(slow)
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(5, worker)
+    wait_for(lambda: host.facts(SaveDurable), "what a save takes")
+    save(6, worker)
+    return host, worker, host.facts(SaveDurable)[0].seconds
+
+
+def test_without_a_last_state_the_newest_goes_when_it_is_now_or_never(make: Callable[..., Host], tmp_path: Path) -> None:
+    host, _, seconds = slow(make, tmp_path / "near")
+    host.order(f"hurry {1.6 * seconds}")  # too short for two
+    wait_for(lambda: len(host.facts(SaveDurable)) == 2, "the state of before")
+    assert steps_in(tmp_path / "near") == [6, 5]
+
+
+def test_a_last_state_that_is_on_its_way_is_waited_for(make: Callable[..., Host], tmp_path: Path) -> None:
+    host, worker, seconds = slow(make, tmp_path / "near")
+    host.order(f"hurry {1.6 * seconds}")
+    worker.deposit(7, ("r0.0",), Urgency.LAST)
+    worker.lent()
+    time.sleep(seconds)  # now or never
+    worker.copy(7, ("r0.0",))
+    worker.deposited(7, 0)
+    worker.heard(Kept)
+    wait_for(lambda: len(host.facts(SaveDurable)) == 2, "the last state")
+    assert steps_in(tmp_path / "near") == [7, 5]
+
+
 # Places
 
 
@@ -510,6 +560,7 @@ def test_a_bit_that_flips_in_memory_never_becomes_a_checkpoint(make: Callable[..
     wait_for(lambda: any("changed in memory" in said for said in host.said), "the word of it")
     (passed,) = wait_for(lambda: host.facts(OriginPassedOver), "the state in memory to be given up")
     assert (passed.step, passed.where) == (2, "this host's memory")
+    worker.wait_due()  # else an every-step job had no base until the next one is due
     assert host.seek()["origin"]["step"] == 1
     save(3, worker)
     assert host.finish() == []

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -45,6 +46,8 @@ async def main() -> None:
                 search = asyncio.create_task(custodian.seek())
                 await asyncio.sleep(0)
                 search.cancel()
+            case ["hurry", seconds]:
+                custodian.hurry(time.monotonic() + float(seconds))
             case ["finish"]:
                 tell(finished=await custodian.finish(None), pid=custodian.pid)
             case _:

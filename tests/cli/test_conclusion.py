@@ -3,7 +3,17 @@
 import pytest
 
 from regrow.agent.terminal import Terminal
-from regrow.cli.conclusion import FAILED, FINISHED, INFRA, INTERRUPTED, STOPPED, UNSAFE, conclude_saves, exit_code
+from regrow.cli.conclusion import (
+    FAILED,
+    FINISHED,
+    INFRA,
+    INTERRUPTED,
+    STATE_LOST,
+    STOPPED,
+    UNSAFE,
+    conclude_saves,
+    exit_code,
+)
 from regrow.core.membership_effects import End
 from regrow.core.safety import Safety, Spot
 
@@ -48,6 +58,10 @@ def test_what_is_not_safe_is_told_and_is_exit_code_4_unless_worse_happened(outco
         ("finished", None, True, 7, FINISHED),  # it came to its end before the time was up
         ("finished", INFRA, True, 7, INFRA),
         ("failed", None, True, 7, FAILED),
+        ("state-lost", None, True, 7, INTERRUPTED),  # all were lost before they could stop
+        ("state-lost", INFRA, True, 7, INTERRUPTED),
+        ("state-lost", None, True, None, STATE_LOST),
+        ("state-lost", None, False, 7, STATE_LOST),
     ],
 )
 def test_a_scheduler_is_told_to_start_a_job_again_where_there_is_something_to_go_on_from(

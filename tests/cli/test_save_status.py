@@ -22,6 +22,7 @@ from regrow.core.records import (
     IntervalChosen,
     JobEnded,
     LogMeasured,
+    LogUnheld,
     OriginFound,
     OriginTaken,
     RecordsReplayed,
@@ -214,10 +215,16 @@ def test_what_the_logs_keep_safe_is_told(tmp_path: Path) -> None:
             "used_bytes": 8_000_000,
             "made_bytes": 10_000_000,
             "limit_bytes": 100_000_000,
+            "unheld": [],
         }
         assert "logs   the first 12 steps are safe: the job's beginning and what was committed since; 10 MB of" in job.text()
         job.note("vault", kept(10))
         assert "the state of step 10 and what was committed since" in job.text()
+        job.note("r1.0", LogUnheld(step=12), *(committed(step) for step in range(12, 31)))
+        assert job.saves()["logs"]["unheld"] == ["r1.0"]
+        assert "logs   not safe: no vault has come, and nobody else holds the log of r1.0" in job.text()
+        job.note("r1.0", committed(31), committed(32))
+        assert job.saves()["logs"]["unheld"] == [] and "the first 33 steps are safe" in job.text()
     finally:
         job.close()
 

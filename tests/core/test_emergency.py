@@ -1,6 +1,6 @@
 """The last state of a job whose time is short: which place takes it first, and what is safe in the end."""
 
-from regrow.core.emergency import Candidate, in_order, is_begun, is_insured
+from regrow.core.emergency import Candidate, in_order, is_begun, is_insured, last_call_s
 from regrow.core.notices import is_notice
 from regrow.core.safety import Safety, Spot
 
@@ -20,10 +20,21 @@ def test_what_is_hopeless_is_tried_only_while_the_state_is_safe_nowhere() -> Non
     assert is_begun(place(0, 1.0), left_s=1.0, is_safe=True) and is_begun(place(0, None), left_s=1.0, is_safe=True)
 
 
-def test_an_older_state_is_sent_ahead_only_where_there_is_time_for_the_last_one_too() -> None:
-    assert is_insured(place(0, 2.0), left_s=4.0)
-    assert not is_insured(place(0, 2.1), left_s=4.0)
-    assert not is_insured(place(0, None), left_s=1e9)
+def test_an_older_state_is_sent_ahead_where_there_is_time_for_the_last_one_too() -> None:
+    assert is_insured(place(0, 2.0), left_s=4.0, is_safe=True)
+    assert not is_insured(place(0, 2.1), left_s=4.0, is_safe=False), "the last one may still come, and wants that time"
+    assert not is_insured(place(0, None), left_s=1e9, is_safe=True)
+
+
+def test_an_older_state_is_sent_ahead_when_it_is_now_or_never() -> None:
+    left_s = last_call_s(20.0)
+    assert is_insured(place(0, 20.0), left_s, is_safe=True) and not is_insured(place(0, 20.0), left_s + 0.1, is_safe=True)
+    assert is_insured(place(0, 20.0), left_s=20.0, is_safe=True)
+    assert not is_insured(place(0, 20.0), left_s=19.9, is_safe=True), "too late"
+
+
+def test_an_older_state_is_sent_ahead_while_nothing_is_safe() -> None:
+    assert is_insured(place(0, None), left_s=1.0, is_safe=False) and is_insured(place(0, 20.0), left_s=1.0, is_safe=False)
 
 
 def test_what_clouds_say_while_nothing_is_to_come_is_no_notice() -> None:

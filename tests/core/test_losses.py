@@ -161,6 +161,30 @@ def test_a_budget_that_is_spent_ends_the_job_that_needs_everybody() -> None:
     assert isinstance(lost := ask("r0,r1,r2", everybody).outcome, Ended) and lost.exit == 1
 
 
+def test_whoever_stays_in_a_job_that_cannot_go_on_saves_what_it_holds() -> None:
+    job_of_all = job(budget=BudgetConfig(max_restarts=0), min_replicas=3)
+    told = ask("r1", job_of_all)
+    assert told.outcome == Ended(exit=1, where=DISK, step=47, redone=0, redone_s=0.0)
+    assert "the state of step 47 is made durable first, at /disk/run1" in told.why
+    elsewhere = ask(f"r1,place {DISK}", job_of_all).outcome
+    assert isinstance(elsewhere, Ended) and (elsewhere.where, elsewhere.step) == (FAR, 47)
+    nowhere = ask("r1", msgspec.structs.replace(job_of_all, places=(), copies=JOB.copies[:1])).outcome
+    assert isinstance(nowhere, Ended) and (nowhere.where, nowhere.redone) == (None, 47), "memory ends with the job"
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"), [({"budget": BudgetConfig(max_all_restarts=2), "min_replicas": 3}, 1), ({"is_stopping": True}, 3)]
+)
+def test_what_lies_in_memory_is_made_durable_when_all_are_lost_for_good(changes: dict[str, object], code: int) -> None:
+    told = ask("r0,r1,r2", job(**changes))
+    assert told.outcome == Ended(exit=code, where=DISK, step=40, redone=7, redone_s=3.5)
+    logged = ask("r0,r1,r2", job(copies=(copy(MEMORY, 40, 47), *JOB.copies[1:]), **changes))
+    assert logged.outcome == told.outcome, "its records go with memory"
+    older = ask("r0,r1,r2", job(copies=(copy(MEMORY, 20), *JOB.copies[1:]), **changes))
+    assert older.outcome == Ended(exit=code, where=DISK, step=30, redone=17, redone_s=8.5)
+    assert not [why for why in older.why if "durable" in why]
+
+
 @pytest.mark.parametrize(
     ("lost", "where", "step"),
     [("launcher", DISK, 30), ("coordinator", DISK, 30), ("host", FAR, 20), (f"launcher,place {DISK}", FAR, 20)],

@@ -98,6 +98,19 @@ def test_whoever_leaves_is_left_out_at_a_boundary_and_not_restarted() -> None:
     assert not [e for e in job.sees_dead(B) if isinstance(e, Start)] and job.machine.version == made.version
 
 
+def test_whoever_was_left_out_is_not_asked_back_while_its_word_of_that_is_on_its_way() -> None:
+    job = desk()
+    (made,) = rosters(job.hears(Dismissed(member=A, within_s=60.0)))
+    assert members(made) == ["r1.0", "r2.0"]
+    assert job.saved is not None
+    back = Desk(job.saved, now=job.now)
+    version = made.base
+    assert version is not None
+    back.hears(*(join(m, seen=made.version, entered=version) for m in (A, B, C)))
+    effects = back.hears(*(Entered(member=m, version=made.version, step=1) for m in (B, C)))
+    assert not [e for e in effects if isinstance(e, Send) and e.member == A], "it was told to end by a coordinator that died"
+
+
 def test_a_wish_is_durable_before_it_is_granted_and_outlives_the_coordinator() -> None:
     job = desk()
     effects = asks(job, kind="scale", replicas=4)

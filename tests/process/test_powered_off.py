@@ -12,14 +12,16 @@ import pytest
 from runs import Run, sparse, wait_for
 
 from regrow.agent.custodian import GENERATIONS
-from regrow.core.records import Committed, SaveDurable, SaveFailed
+from regrow.core.records import Committed, SaveDurable, SaveFailed, StateKept
 from regrow.state.archive import Archive
 from regrow.state.stores import open_store
 
 pytestmark = pytest.mark.process
 
 Start = Callable[..., Run]
-STEPS, EVERY, OFF = 60, 4, 3
+STEPS, EVERY, OFF = 200, 4, 3
+LIFE = 30, 60
+"""Steps between two power-offs: many more than may be lost."""
 MOST = (GENERATIONS + 1) * EVERY + 1
 """Steps lost at worst, where the place does what it can: memory is full of states that it has not got yet, the next one
 waits for room, and the step that waits with it is committed."""
@@ -79,8 +81,8 @@ def test_a_job_that_loses_power_again_and_again_loses_what_was_promised(
     origin = 0
     for _ in range(OFF):
         replicas = str(chance.randint(1, 3))
-        run = start("--replicas", replicas, *flags, *logs, script_args=("--steps", str(STEPS), "--pace", "0.05"))
-        goal = min(STEPS - 5, origin + chance.randint(1, 16))
+        run = start("--replicas", replicas, *flags, *logs, script_args=("--steps", str(STEPS), "--pace", "0.03"))
+        goal = min(STEPS - 5, origin + chance.randint(*LIFE))
         wait_for(lambda run=run, goal=goal: goal in committed(run) or run.process.poll() is not None, f"step {goal}")
         assert run.process.poll() is None, run.story()
         if logs and chance.random() < 0.5:
@@ -95,6 +97,8 @@ def test_a_job_that_loses_power_again_and_again_loses_what_was_promised(
         assert origin >= told, "what was said to be durable is there"
         if not run.facts(SaveFailed):
             assert reached - origin <= MOST, f"{reached - origin} steps lost\n{run.story()}"
+            behind = [fact.step for _, fact in run.facts(StateKept) if fact.step > origin]
+            assert len(behind) <= GENERATIONS, f"{behind} were whole in memory, and {origin} is durable\n{run.story()}"
     run = start("--replicas", "2", *flags, *logs, script_args=("--steps", str(STEPS)))
     assert run.wait() == 0, run.story()
     assert min(committed(run)) == origin, run.story()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from runs import EVEN, Run, prove, wait_for
-from test_saves import PACED, STEPS, Start, durable, kept, prove_saved, stop_at
+from test_saves import PACED, STEPS, Start, durable, kept, kill_all, prove_saved, stop_at
 
 from regrow.core.records import Committed, JobEnded, NoticeSeen, SaveFailed, StateKept, WorkerRaised
 
@@ -161,16 +161,19 @@ def test_with_nothing_durable_in_time_there_is_nothing_to_go_on_from(tmp_path: P
     assert durable(place) == [] and "no state of this job is at any place" in run.output, run.story()
 
 
+@pytest.mark.parametrize(("every", "is_used"), [(5, True), (1000, False)])
 def test_without_a_boundary_in_time_the_newest_state_in_memory_is_what_is_left(
-    tmp_path: Path, start: Start, place: Path
+    tmp_path: Path, start: Start, place: Path, every: int, is_used: bool
 ) -> None:
     """A replica hangs in a collective, and nobody judges it."""
     notice = tmp_path / "notice"
     hang = ("--fault", "r1:reduce:step=12:hang", "--hang-factor", "0")
-    flags = ("--checkpoint", str(place), "--checkpoint-every", "5", "--memory-every", "1")
-    run = start("--replicas", "2", *EVEN, *flags, *hang, "--notice-file", str(notice), "--notice-within", "4")
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(every), "--memory-every", "1")
+    run = start(
+        "--replicas", "2", *EVEN, *flags, *hang, "--notice-file", str(notice), "--notice-within", "4", script_args=PACED
+    )
     wait_for(
-        lambda: kept(run) and kept(run)[-1] >= 12 and durable(place)[:1] == [10], "the state before the step that hangs"
+        lambda: kept(run) and kept(run)[-1] >= 12 and bool(durable(place)) == is_used, "the state before the step that hangs"
     )
     notice.touch()
     assert run.wait() == INTERRUPTED, run.story()
@@ -178,6 +181,26 @@ def test_without_a_boundary_in_time_the_newest_state_in_memory_is_what_is_left(
     assert "no boundary passed within the 4 s of --notice-within" in end.why
     assert durable(place)[0] == 12, "it was sent there at once, as there was time for it"
     assert f"safe is the state of step 12, at {place}" in run.output, run.story()
+
+
+def test_all_replicas_lost_before_they_could_stop_leave_the_newest_state(
+    tmp_path: Path, start: Start, place: Path, reference: str
+) -> None:
+    """They are in a step that never ends, so that no boundary comes in between."""
+    hang = ("--fault", "r1:reduce:step=12:hang", "--hang-factor", "0")
+    flags = ("--checkpoint", str(place), "--checkpoint-every", "5", "--memory-every", "1")
+    run = start("--replicas", "2", *EVEN, *flags, *hang, script_args=PACED)
+    wait_for(lambda: kept(run) and kept(run)[-1] >= 12 and durable(place), "the state before the step that hangs")
+    run.process.terminate()
+    wait_for(lambda: "stopping at the next boundary" in run.output, "the stop")
+    kill_all(run)
+    assert run.wait() == INTERRUPTED, run.story()
+    assert "every replica was lost before the job could stop" in run.output, run.story()
+    assert "the training state is lost" not in run.output, run.story()
+    assert f"safe is the state of step 12, at {place}: nothing is lost" in run.output, run.story()
+    again = start("--replicas", "2", "--checkpoint", str(place), "--resume", "latest")
+    assert again.wait() == 0, again.story()
+    prove(again, reference, deaths=Counter(), first=12)
 
 
 def test_the_place_that_outlives_the_machine_comes_first(tmp_path: Path, start: Start, place: Path, reference: str) -> None:

@@ -153,6 +153,34 @@ def test_a_new_run_goes_on_from_the_place_that_it_says(tmp_path: Path, start: St
     assert len(again) == launcher["redone"], run.story()
 
 
+@pytest.mark.parametrize("names", ["r0,r1", "r1"])
+def test_what_is_saved_before_a_job_ends_for_good_is_foretold(
+    tmp_path: Path, start: Start, reference: str, names: str
+) -> None:
+    """All are lost, and what memory holds becomes durable; or one is, and the other saves what it has."""
+    place = ("--checkpoint", str(tmp_path / "checkpoints"), "--checkpoint-every", "1000")
+    flags = (*place, "--memory-every", "6", "--max-restarts", "0", "--min-replicas", "2")
+    first = start("--replicas", "2", *flags, *CALM, script_args=SLOW)
+    wait_for(lambda: first.facts(StateKept) and reached(first) >= 9, "some steps after a save")
+    stop_all(first)
+    outcome = foretold(first, names)
+    assert (outcome["kind"], outcome["exit"], outcome["where"]) == ("ended", 1, place[1]), outcome
+    assert (outcome["redone"] == 0) == (names == "r1"), outcome
+    kill([first.pids()[f"{name}.0"] for name in names.split(",")])
+    let_go(first)
+    assert first.wait() == 1, first.story()
+    run = start("--replicas", "2", *place, "--resume", "latest")
+    assert run.wait() == 0, run.story()
+    (taken,) = [fact for _, fact in run.facts(OriginTaken)]
+    prove(run, reference, deaths=Counter(), first=taken.step)
+    again = {fact.step for _, fact in first.facts(Committed)} & {fact.step for _, fact in run.facts(Committed)}
+    assert len(again) == outcome["redone"], run.story()
+    if names == "r1":
+        assert outcome["step"] <= taken.step <= outcome["step"] + 1, "and the step under way, where it was done"
+    else:
+        assert taken.step == outcome["step"], run.story()
+
+
 def test_neither_a_vault_nor_a_coordinator_costs_a_step(tmp_path: Path, start: Start, reference: str) -> None:
     folder = tmp_path / "coordinator"
     folder.mkdir()

@@ -689,6 +689,20 @@ class ReplaysAnotherLineage(Logs):
         return Chain(records=tuple(records), beyond=None)
 
 
+class TakesTheSameForAnother(Vault):
+    """L5: Replays nothing onto a state from a place, though it is the one that was harmed in memory."""
+
+    def _since(self, found: Generation, seek: Seek) -> Version:
+        return Version(seek.number, 0)
+
+
+class TakesAnotherForTheSame(Vault):
+    """L5: Replays onto a state from a place what followed another one, which was harmed in memory."""
+
+    def _since(self, found: Generation, seek: Seek) -> Version:
+        return found.since if self._harmed is None else self._harmed.since
+
+
 class StatesBeforeItReplays(Attendance):
     """L5: Holds the state once it has loaded it."""
 
@@ -845,7 +859,14 @@ MUTANTS: dict[str, Rules] = {
     "ForgetsTheOrigin": Rules(attendance=TrustsTheNewestRoster, membership=ForgetsTheOrigin),
     **{
         mutant.__name__: Rules(vault=mutant)
-        for mutant in (LabelsTooEarly, BeginsWithoutALabel, LendsTheNewest, FreesTooEarly)
+        for mutant in (
+            LabelsTooEarly,
+            BeginsWithoutALabel,
+            LendsTheNewest,
+            FreesTooEarly,
+            TakesTheSameForAnother,
+            TakesAnotherForTheSame,
+        )
     },
     "BeginsAgainUnproven": Rules(vault=BeginsAgainUnproven, membership=ForgetsWhatItReached),
     **{

@@ -41,6 +41,8 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
     "SeeksBeforeTheProof": (4855, 20),
     "StatesWhatItHeard": (328, 20),
     "StopsForAnOldWish": (1258, 20),
+    "TakesAnotherForTheSame": (137, 20),
+    "TakesTheSameForAnother": (618, 20),
     "TestifiesAlone": (1057, 20),
 }
 """Other mutants that few seeds catch: where to look first, and with how many faults."""

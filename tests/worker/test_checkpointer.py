@@ -539,28 +539,31 @@ def test_a_save_during_which_something_changed_is_void_and_the_next_is_not(make:
 # What is left behind
 
 
-def mapped(pid: int | str = "self") -> bool:
-    names = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
-    return any("regrow-arena" in name for name in [*names, Path(f"/proc/{pid}/maps").read_text()])
+def arenas(pid: int | str = "self") -> set[int]:
+    """The inodes of those that this process has open or mapped."""
+    files = [path for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
+    is_open = {path.stat().st_ino for path in files if "regrow-arena" in os.readlink(path)}
+    maps = [row.split() for row in Path(f"/proc/{pid}/maps").read_text().splitlines() if "regrow-arena" in row]
+    return is_open | {int(row[4]) for row in maps}
 
 
 def test_after_close_nothing_runs_on(make: Callable[..., Checkpointer]) -> None:
     setup, checkpointer = Setup(), make()
-    shared = sorted(os.listdir("/dev/shm"))
+    shared, before = sorted(os.listdir("/dev/shm")), arenas()
     checkpointer.save(1, **setup.objects())
     checkpointer.wait()
     pid = writer(checkpointer)
-    assert mapped() and sorted(os.listdir("/dev/shm")) == shared
+    assert arenas() - before and sorted(os.listdir("/dev/shm")) == shared
     checkpointer.close()
     checkpointer.close()
-    assert not mapped() and not Path(f"/proc/{pid}").exists()
+    assert not arenas() - before and not Path(f"/proc/{pid}").exists()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("regrow-")]
     with pytest.raises(ConfigError, match="is closed"):
         checkpointer.save(2, **setup.objects())
 
 
 def test_a_forked_child_holds_nothing_and_is_not_held_up(make: Callable[..., Checkpointer]) -> None:
-    setup, checkpointer = Setup(), make()
+    setup, checkpointer, before = Setup(), make(), arenas()
     checkpointer.save(1, **setup.objects())
     checkpointer.wait()
     wake, woken = os.pipe()
@@ -582,7 +585,7 @@ def test_a_forked_child_holds_nothing_and_is_not_held_up(make: Callable[..., Che
         finally:
             os._exit(0)
     try:
-        wait_for(lambda: not mapped(child))
+        wait_for(lambda: not arenas(child) - before)
         pid = writer(checkpointer)
         checkpointer.close()
         assert not Path(f"/proc/{pid}").exists()

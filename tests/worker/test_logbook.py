@@ -11,7 +11,7 @@ from regrow.core.effects import Log
 from regrow.core.lanes import leaf
 from regrow.core.listener import Record, part_of
 from regrow.core.log import follow
-from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogWaited
+from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogUnheld, LogWaited
 from regrow.core.roster import NO_VERSION, Member, Version
 from regrow.core.saves import Urgency
 from regrow.shell.stamp import Stamp
@@ -19,6 +19,7 @@ from regrow.shell.vaulting import LogOpens
 from regrow.state.gradient import Gradient
 from regrow.state.layout import Layout
 from regrow.state.log import PAGE_BYTES, is_sound, read
+from regrow.worker import logbook
 from regrow.worker.expense import Expense
 from regrow.worker.logbook import Logbook
 
@@ -91,6 +92,21 @@ def test_nothing_is_logged_before_the_agent_holds_the_log(open_desk: Callable[..
     assert isinstance(waited, LogWaited) and waited.why == "the agent did not hold it yet"
 
 
+def test_a_log_that_nobody_holds_is_told_aloud_until_somebody_does(
+    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logbook, "_AWAY_S", 0.1)
+    desk = open_desk(is_held=False)
+    for step in range(25):
+        desk.log(step)
+    assert desk.told(LogUnheld) == [LogUnheld(step=0), LogUnheld(step=20)]
+    assert capsys.readouterr().err.count("nobody else holds the log of r0.0") == 1
+    desk.book.held()
+    for step in range(25, 50):
+        desk.log(step)
+    assert len(desk.told(LogUnheld)) == 2
+
+
 def test_parts_of_the_absent_are_logged_with_ones_own(open_desk: Callable[..., Desk]) -> None:
     desk = open_desk()
     desk.log(3, indices=(0, 2), count=3)
@@ -127,6 +143,17 @@ def test_a_log_that_is_half_full_wishes_a_state_until_one_is_on_its_way(open_des
     assert bases[0] == -1 and bases[-1] == 5
 
 
+def test_what_the_dead_have_logged_fills_the_log_until_a_newer_state_is_whole(open_desk: Callable[..., Desk]) -> None:
+    desk = open_desk(limit_bytes=6 * SLOT_BYTES)
+    desk.book.based(3)
+    desk.book.inherit(2 * SLOT_BYTES)
+    desk.log(5)
+    assert desk.wishes == [Urgency.DUE], "a third of it is the dead's, and what was logged since makes a half"
+    desk.book.based(6)
+    desk.log(6)
+    assert len(desk.wishes) == 1
+
+
 def test_a_full_log_waits_for_a_save_that_is_on_its_way(open_desk: Callable[..., Desk]) -> None:
     desk = open_desk(limit_bytes=3 * SLOT_BYTES)
     for step in range(3):
@@ -156,6 +183,34 @@ def test_a_full_log_waits_no_longer_once_the_save_is_void(open_desk: Callable[..
     desk.book.wake()
     writer.join(60)
     assert desk.steps() == [0, 1, 2, 3] and len(desk.told(LogOutgrown)) == 1
+
+
+def test_a_full_log_waits_for_no_save_that_waits_for_the_others(
+    open_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who are in a boundary, and wait for this one."""
+    monkeypatch.setattr(logbook, "_ROOM_S", 0.5)
+    desk = open_desk(limit_bytes=3 * SLOT_BYTES)
+    for step in range(3):
+        desk.log(step)
+    desk.saves.set()
+    for step in (3, 4, 5):
+        desk.log(step)
+    (outgrown,), (waited,) = desk.told(LogOutgrown), desk.told(LogWaited)
+    assert isinstance(outgrown, LogOutgrown) and isinstance(waited, LogWaited)
+    assert outgrown.step == waited.step == 3 and desk.steps() == [0, 1, 2, 3, 4, 5], "once, and not in each step anew"
+
+
+@pytest.mark.parametrize("room, says", [(7, True), (8, False)])
+def test_a_limit_that_is_too_small_for_the_gradients_is_told_once(
+    open_desk: Callable[..., Desk], capsys: pytest.CaptureFixture[str], room: int, says: bool
+) -> None:
+    large = result(0).buffer.numel()
+    desk = open_desk(limit_bytes=room * large)
+    for step in range(3):
+        desk.log(step)
+    told = capsys.readouterr().err
+    assert told.count("--log-mb 1 or more") == says and told.count("have room for 7 steps") == says
 
 
 def test_a_full_log_goes_beyond_its_limit_rather_than_leave_a_step_out(open_desk: Callable[..., Desk]) -> None:

@@ -28,7 +28,7 @@ def lose(system: System, folder: Path, repetition: int) -> Figures:
         story = run.wait(lambda story: heals(story, struck.at, {first, second}))
         has_healed_before = any(line.at > struck.at and line.pid not in (first, second) for line in story.commits)
         if second not in run.training():
-            return {"what": "its healthy process had ended by itself: it restarts all from the checkpoint", "lost": 0}
+            return {"what": "cannot happen: with the first all had ended, and they restart from the checkpoint"}
         last = run.strike(second, signal.SIGKILL, 1 - repetition % 2)
         story = run.wait(lambda story: goes_on(story, last.at), LIMIT_S, or_ended=True)
         has_saved = any((folder / "saved").iterdir())

@@ -12,7 +12,7 @@ import msgspec
 from regrow.agent.generation import Generation
 from regrow.agent.tier import Tier
 from regrow.core.draft import Draft
-from regrow.core.emergency import Candidate, in_order, is_begun, is_insured
+from regrow.core.emergency import Candidate, in_order, is_begun, is_insured, last_call_s
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -30,6 +30,8 @@ class Haste:
         self._tiers = tiers
         self.by_s: float | None = None
         """When the time is up, on the host's monotonic clock; None: nobody is in haste."""
+        self.again_s: float | None = None
+        """When to insure what is newest by then, unless the last state is on its way."""
         self.failures: list[str] = []
         """What was not begun, and why."""
         self._waiting: list[_Waiting] = []
@@ -45,15 +47,20 @@ class Haste:
         return not self._waiting and self._busy is None
 
     def insure(self, draft: Draft, generation: Generation) -> None:
-        """What is whole now, to the fastest place that has nothing as new."""
+        """What is whole now, to the fastest place that has nothing as new; if not yet, `again_s` says when."""
+        self.again_s = None
         if self.by_s is None:
             return
+        is_safe = any(tier.durable is not None and tier.place.outlives for tier in self._tiers)
         for candidate in in_order(_candidate(tier, draft) for tier in self._tiers)[:1]:
-            tier = self._tiers[candidate.number]
-            if tier.last < draft.step and is_insured(candidate, self.by_s - time.monotonic()):
+            tier, now_s = self._tiers[candidate.number], time.monotonic()
+            if tier.last < draft.step and is_insured(candidate, self.by_s - now_s, is_safe):
                 tier.last = draft.step
                 generation.mark_taken(tier.number)
                 tier.persist(draft, generation)
+            elif candidate.seconds is not None:
+                again_s = self.by_s - last_call_s(candidate.seconds)
+                self.again_s = again_s if again_s > now_s else None
 
     def take(self, tiers: Sequence[Tier], draft: Draft, generation: Generation) -> None:
         """The last state is whole."""

@@ -94,7 +94,8 @@ class Keeping:
         self._post = post
         self._voices = voices
         self._gathering: Gathering | None = None
-        self._digesting: list[Key] = []
+        self._digesting: dict[Key, bool] = {}
+        """True: it is a last one."""
         self._voided: dict[Key, str] = {}
         self._foreseen_bytes = 0
         self._takes: list[tuple[int, Future[Generation]]] = []
@@ -308,14 +309,14 @@ class Keeping:
             self._gathering = gathering
             self.void("nobody has said which tensor lies where")
             return
-        self._digesting.append(gathering.key)
+        self._digesting[gathering.key] = gathering.is_last
         view = generation.view(draft.arena_bytes)
         future = begun(lambda: digests(draft, view), "regrow-digest")
         future.add_done_callback(lambda done: self._post(lambda: self._digested(gathering, generation, draft, done)))
 
     def _digested(self, gathering: Gathering, generation: Generation, draft: Draft, done: "Future[Digests]") -> None:
         step, urgency = gathering.key[0], gathering.first.urgency
-        self._digesting.remove(gathering.key)
+        del self._digesting[gathering.key]
         found = done.result()
         faultpoint("vault-whole", step=step)
         takers = [tier for tier in self.tiers if tier.takes(step, urgency, gathering.begun_s)]
@@ -356,8 +357,19 @@ class Keeping:
     def hurry(self, by_s: float) -> None:
         """Time is short from here on."""
         self.haste.by_s = by_s
+        self._insure()
+
+    def look(self) -> None:
+        """Is it time to send ahead what is there?"""
+        if self.haste.again_s is not None and time.monotonic() >= self.haste.again_s:
+            self._insure()
+
+    def _insure(self) -> None:
+        """In case the last state never comes. Where it is on its way nothing takes its time."""
+        self.haste.again_s = None
         generation = newest(self.generations)
-        if generation is not None and generation.label is not None:
+        is_coming = any(self._digesting.values()) or (self._gathering is not None and self._gathering.is_last)
+        if generation is not None and generation.label is not None and not is_coming:
             self.haste.insure(generation.label.draft, generation)
 
     def secure(self, is_finished: bool) -> None:

@@ -44,7 +44,8 @@ class Found(msgspec.Struct, kw_only=True):
     draft: Draft
     digests: Digests
     since: Version
-    """Under which it was saved; of a state from a place, under which it was brought."""
+    """Under which it was saved, where that is known: of a state that comes from a place, under which it is brought, unless
+    memory held the same one, harmed."""
     where: str
     seconds: float
     is_newest: bool
@@ -129,6 +130,8 @@ class Seeking:
         self._begun_s = time.monotonic()
         self._passed: list[str] = []
         self._newest_term = 0
+        self._harmed: dict[tuple[int, str], Version] = {}
+        """What lay whole in memory once, by step and root, and under which version it was saved."""
         self._archives: list[Archive] = []
         labelled = [(one, one.label) for one in whole if one.label is not None]
         self._memory = sorted(
@@ -208,6 +211,8 @@ class Seeking:
         if why is None:
             return self._found(generation, label.draft, label.digests, label.version, MEMORY, is_newest)
         self._hands.spoil(generation)
+        key = label.draft.step, label.root
+        self._harmed[key] = max(label.version, self._harmed.get(key, label.version))
         self._pass_over(candidate.step, MEMORY, why)
         return None
 
@@ -274,7 +279,9 @@ class Seeking:
         except BaseException as error:
             self._hands.drop(generation, isinstance(error, Abandoned))
             raise
-        return self._found(generation, draft, found, Version(self._seek.term, 0), place.url, False)
+        # By its root it is the very state that was harmed in memory: what was logged after that one follows this one, too.
+        since = self._harmed.get((draft.step, found.root), Version(self._seek.term, 0))
+        return self._found(generation, draft, found, since, place.url, False)
 
     def _tried(self, place: Place, work: Callable[[Told], T]) -> T:
         return tried(self._patience_s, place.url, work, lambda why: self._hands.refused(place.url, why))

@@ -50,6 +50,7 @@ from regrow.shell.vaulting import (
     Came,
     Deposit,
     Deposited,
+    Due,
     Finish,
     Finished,
     Foreseen,
@@ -152,7 +153,7 @@ class Vault:
             workers=self._reception.tell_all,
             agent=self._tell,
             has_line=self._reception.has_line,
-            kept=lambda step: self._logs.outgrow(step),
+            kept=self._kept,
         )
         self._keeping = Keeping(
             generations, tiers, setting.term, setting.begins, self._journal, self._pacing, self._post, voices
@@ -174,6 +175,7 @@ class Vault:
                 key.data(ready)
             self._run_posted()
             self._keeping.soothe()
+            self._keeping.look()
             self._pacing.look()
             self._show_life()
             self._see_to_the_end()
@@ -186,6 +188,8 @@ class Vault:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
             if self._keeping.haste.by_s is not None:
                 pauses_s.append(self._keeping.haste.by_s - now_s)
+        if self._keeping.haste.again_s is not None:
+            pauses_s.append(self._keeping.haste.again_s - now_s)
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
         if (pause_s := self._pacing.pause_s()) is not None:
@@ -307,6 +311,10 @@ class Vault:
 
     # Seeking
 
+    def _kept(self, step: int) -> None:
+        self._logs.outgrow(step)
+        self._freed()
+
     def _freed(self) -> None:
         """A save is whole, or a generation is wanted no longer."""
         self._keeping.haste.go_on()
@@ -337,6 +345,7 @@ class Vault:
         if label is not None and label.draft == draft and not generation.is_busy:  # else whoever has it now finds that too
             self._keeping.spoil(generation)
             self._passed(OriginPassedOver(step=draft.step, where=MEMORY, why=why))
+            self._reception.tell_all(Due())  # what is logged may follow no other state that is left
 
     def _refused(self, url: str, why: str) -> None:
         self._tell(Said(text=f"{url} cannot be searched yet, and is tried again: {why}"))

@@ -15,8 +15,8 @@ CODES = {"finished": FINISHED, "failed": FAILED, "state-lost": STATE_LOST, "bug"
 _FEW = 4
 
 
-def conclude(terminal: Terminal, end: End, raised: list[Raised], run_dir: str) -> None:
-    """The first failure first, then what became of the job."""
+def conclude(terminal: Terminal, end: End, raised: list[Raised], run_dir: str, goes_on: bool = False) -> None:
+    """The first failure first, then what became of the job. `goes_on`: as `is_to_go_on` says."""
     if end.outcome in ("failed", "state-lost"):
         first = end.first or (raised[0] if raised else None)
         if first is not None:
@@ -33,6 +33,8 @@ def conclude(terminal: Terminal, end: End, raised: list[Raised], run_dir: str) -
             "--checkpoint or --memory-every a job outlives all of them."
         ),
     }
+    if goes_on:
+        words["state-lost"] = f"every replica was lost before the job could stop: {end.why}"
     terminal.say(words[end.outcome])
     if end.outcome in ("failed", "state-lost"):
         terminal.say(f"what led there: regrow why {run_dir}")
@@ -61,11 +63,19 @@ def conclude_safety(terminal: Terminal, end: End, safety: Safety) -> None:
         terminal.say(safety.words)
 
 
+def is_to_go_on(end: End, safety: Safety | None, is_interrupted: bool) -> bool:
+    """Is there something to go on from, for another run? Whoever takes a machine away asks for nothing else, also where all
+    replicas were lost before they could stop."""
+    is_cut_short = end.outcome in ("stopped", "state-lost") and is_interrupted
+    return is_cut_short and safety is not None and safety.best is not None
+
+
 def exit_code(end: End, safety: Safety | None, unsaved: int | None, is_interrupted: bool) -> int:
-    """`unsaved`: that of `conclude_saves`. Whoever takes a machine away asks one thing alone: is there something to go on
-    from?"""
+    """`unsaved`: that of `conclude_saves`."""
+    if is_to_go_on(end, safety, is_interrupted):
+        return INTERRUPTED
     if end.outcome == "stopped" and is_interrupted:
-        return INTERRUPTED if safety is not None and safety.best is not None else UNSAFE
+        return UNSAFE
     return CODES[end.outcome] if unsaved is None else unsaved
 
 

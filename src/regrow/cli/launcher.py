@@ -23,7 +23,16 @@ from regrow.agent.exits import NEVER_JOINED, Exit
 from regrow.agent.notices import NoticeWatch
 from regrow.agent.terminal import Terminal
 from regrow.agent.warm_parent import WarmConfig
-from regrow.cli.conclusion import FINISHED, INTERRUPTED, conclude, conclude_safety, conclude_saves, exit_code, short
+from regrow.cli.conclusion import (
+    FINISHED,
+    INTERRUPTED,
+    conclude,
+    conclude_safety,
+    conclude_saves,
+    exit_code,
+    is_to_go_on,
+    short,
+)
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir, digest_of
@@ -253,14 +262,17 @@ class Launcher:
         if completion is not None and not unsaved:
             step = self._reached if self._safe is None else self._safe.safety(self._reached).reached
             self._run_dir.mark_finished(msgspec.structs.replace(completion, step=step))
-        conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path))
-        code = conclude_saves(self._terminal, end, unsaved, short(self._run_dir.path))
         safety = None if self._safe is None else self._safe.safety(self._reached)
+        # Nobody here wanted a job to stop that did: its workers were told to, one by one.
+        is_interrupted = self._by_s is not None or (end.outcome == "stopped" and not self._stop)
+        goes_on = is_to_go_on(end, safety, is_interrupted)
+        conclude(self._terminal, end, self._coordination.raised, short(self._run_dir.path), goes_on)
+        code = conclude_saves(self._terminal, end, unsaved, short(self._run_dir.path))
         if safety is not None and self._is_open:
             conclude_safety(self._terminal, end, safety)
         if not self._is_open and end.outcome == "stopped" and self._by_s is not None and self._plan.places:
             return INTERRUPTED  # nothing ran: what is safe was not looked at, and is what it was
-        return exit_code(end, safety, code, is_interrupted=self._by_s is not None or not self._stop)
+        return exit_code(end, safety, code, is_interrupted)
 
     def _watch_notices(self) -> NoticeWatch:
         config = self._plan.notices

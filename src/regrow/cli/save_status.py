@@ -12,7 +12,8 @@ from regrow.cli.save_words import origin
 from regrow.cli.wording import span
 from regrow.core.chronicle import Chronicle
 from regrow.core.founding import Founding, founding
-from regrow.core.records import Committed, Line, LogMeasured, VaultStarted, WorkerStarted
+from regrow.core.log import UNHELD_STEPS
+from regrow.core.records import Committed, Line, LogMeasured, LogUnheld, VaultStarted, WorkerStarted
 from regrow.core.save_story import MEMORY, Tier
 from regrow.shell.journal import tail
 
@@ -30,6 +31,8 @@ class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Of all logs of the replicas that work, when they were measured last."""
     made_bytes: int
     limit_bytes: int
+    unheld: tuple[str, ...] = ()
+    """Members whose logs nobody else holds, for want of a vault: they die with them."""
 
 
 class SaveStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,12 +107,25 @@ def _logs(workers: Mapping[str, list[Line]], memory: Tier | None) -> LogStatus:
         used_bytes=sum(fact.used_bytes for fact in found),
         made_bytes=sum(fact.made_bytes for fact in found),
         limit_bytes=sum(fact.limit_bytes for fact in found),
+        unheld=tuple(who for who, lines in workers.items() if _is_unheld(lines)),
     )
+
+
+def _is_unheld(lines: list[Line]) -> bool:
+    """It is said again every so many steps."""
+    told = max((fact.step for line in lines if isinstance(fact := line.what, LogUnheld)), default=None)
+    newest = max((fact.step for line in lines if isinstance(fact := line.what, Committed)), default=0)
+    return told is not None and newest < told + UNHELD_STEPS
 
 
 def _told(logs: LogStatus) -> str:
     if logs.step is None:
         return "logs   nothing yet"
+    if logs.unheld:
+        whose = f"the log{'s' if len(logs.unheld) > 1 else ''} of {', '.join(logs.unheld)}"
+        return (
+            f"logs   not safe: no vault has come, and nobody else holds {whose}; all replicas lost, committed steps are too"
+        )
     base = "the job's beginning" if logs.base is None else f"the state of step {logs.base}"
     memory = f"{size(logs.made_bytes)} of {size(logs.limit_bytes)}" if logs.limit_bytes else "not measured yet"
     return f"logs   the first {logs.step} steps are safe: {base} and what was committed since; {memory}"

@@ -8,6 +8,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+_SLACK = 1.25
+"""A place may be slower than it was."""
+
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
     """A place that is to take it."""
@@ -31,7 +34,14 @@ def is_begun(candidate: Candidate, left_s: float, is_safe: bool) -> bool:
     return not is_safe or candidate.seconds is None or candidate.seconds <= left_s
 
 
-def is_insured(candidate: Candidate, left_s: float) -> bool:
-    """Is the newest state of this moment sent there at once, in case the last one never comes? Only where there is time for
-    both."""
-    return candidate.seconds is not None and 2 * candidate.seconds <= left_s
+def is_insured(candidate: Candidate, left_s: float, is_safe: bool) -> bool:
+    """Is the newest state of this moment sent there at once, in case the last one never comes? Where there is time for both;
+    while nothing is safe, where nothing speaks against it or nothing is left to wait for; and when it is now or never."""
+    if candidate.seconds is None or candidate.seconds > left_s:
+        return not is_safe
+    return 2 * candidate.seconds <= left_s or left_s <= last_call_s(candidate.seconds)
+
+
+def last_call_s(seconds: float) -> float:
+    """With so much time left what takes so long is begun, or it is not done in time."""
+    return _SLACK * seconds

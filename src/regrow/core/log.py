@@ -14,6 +14,9 @@ from regrow.core.listener import Record
 from regrow.core.resolve import Statement
 from regrow.core.roster import Member, Version
 
+UNHELD_STEPS = 20
+"""A member whose log nobody else holds says so again after so many steps."""
+
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
     """What the header of a part says. It is part_of(all bytes, index, count); the first carries what is no bytes, too."""

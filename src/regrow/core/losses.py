@@ -106,17 +106,22 @@ def foretell(holders: Holders, lost: tuple[str, ...]) -> Foretold:
         return Foretold(lost=lost, outcome=Unharmed(), why=(*_idle(holders, gone), *others))
     stays = tuple(name for name in holders.replicas if name not in gone)
     restarts, failure = _restarts(holders, gone)
+    place = next((url for url in holders.places if f"{_PLACE}{url}" not in lost), None)
     if stays and failure:
-        return Foretold(lost=lost, outcome=_ended(holders, _FAILED, left), why=(failure, *restarts, *others))
+        ended, told = _ended_safely(holders, _FAILED, left, _now(holders, place))
+        return Foretold(lost=lost, outcome=ended, why=(failure, *told, *restarts, *others))
     if stays:
         return _gone_on(holders, lost, gone, stays, (*restarts, *others))
     nobody = "nobody else holds the state"
     best = holders.newest(left)
+    secured = _secured(place, left)
     if not holders.keeps or holders.is_stopping:
         why = "the job is about to end" if holders.keeps else "nothing is saved (--checkpoint, --memory-every)"
-        return Foretold(lost=lost, outcome=_ended(holders, _STATE_LOST, left), why=(nobody, why, *others))
+        ended, told = _ended_safely(holders, _STATE_LOST, left, secured)
+        return Foretold(lost=lost, outcome=ended, why=(nobody, why, *told, *others))
     if failure:
-        return Foretold(lost=lost, outcome=_ended(holders, _FAILED, left), why=(nobody, failure, *restarts, *others))
+        ended, told = _ended_safely(holders, _FAILED, left, secured)
+        return Foretold(lost=lost, outcome=ended, why=(nobody, failure, *told, *restarts, *others))
     if best is None:
         why = "nothing that was saved is left" if holders.copies else "nothing is saved yet"
         return Foretold(lost=lost, outcome=_ended(holders, _STATE_LOST, left), why=(nobody, why, *others))
@@ -238,8 +243,11 @@ def _idle(holders: Holders, gone: Collection[str]) -> tuple[str, ...]:
     return (f"{_and(sorted(gone))} {has} no seat and no lanes: {is_} started again, and nobody else notices",)
 
 
-def _ended(holders: Holders, code: int | None, left: list[Copy]) -> Ended:
+def _ended(holders: Holders, code: int | None, left: list[Copy], saved: Copy | None = None) -> Ended:
+    """`saved`: at a place, before the end."""
     best = holders.newest(copy for copy in left if copy.where != MEMORY)  # memory ends with `regrow run`
+    if saved is not None and (best is None or saved.step > best.step):
+        best = saved
     redone = max(0, holders.reached - (best.through if best is not None else 0))
     return Ended(
         exit=code,
@@ -248,6 +256,27 @@ def _ended(holders: Holders, code: int | None, left: list[Copy]) -> Ended:
         redone=redone,
         redone_s=_seconds(holders, redone),
     )
+
+
+def _ended_safely(holders: Holders, code: int, left: list[Copy], saved: Copy | None) -> tuple[Ended, tuple[str, ...]]:
+    """And in words what is saved before, where that is newer than all that lies at places."""
+    ended = _ended(holders, code, left, saved)
+    if saved is None or ended == _ended(holders, code, left):
+        return ended, ()
+    return ended, (f"the state of step {saved.step} is made durable first, at {saved.where}",)
+
+
+def _now(holders: Holders, place: str | None) -> Copy | None:
+    """What those who stay save before they end, at the nearest place that is left."""
+    if place is None or not holders.keeps:
+        return None
+    return Copy(where=place, step=holders.reached, through=holders.reached)
+
+
+def _secured(place: str | None, left: list[Copy]) -> Copy | None:
+    """What the vault makes durable there once nobody saves any more. Records beside it go with memory."""
+    memory = next((copy for copy in left if copy.where == MEMORY), None)
+    return None if place is None or memory is None else Copy(where=place, step=memory.step, through=memory.step)
 
 
 def _seconds(holders: Holders, steps: int) -> float | None:

@@ -395,6 +395,13 @@ class LogOutgrown(_Fact, frozen=True, kw_only=True):
     limit_bytes: int
 
 
+class LogUnheld(_Fact, frozen=True, kw_only=True):
+    """A worker: no vault has come for long, and so nobody else holds its log. What it logs dies with it. Said again
+    and again until somebody does."""
+
+    step: int
+
+
 class BaseDue(_Fact, frozen=True, kw_only=True):
     """A worker of an every-step job wishes a newer base."""
 
@@ -528,6 +535,7 @@ Fact = (
     | OriginPassedOver
     | LogMeasured
     | LogOutgrown
+    | LogUnheld
     | BaseDue
     | LogWaited
     | RecordsReplayed

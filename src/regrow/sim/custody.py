@@ -46,6 +46,8 @@ class Custody:
         self.foundings = 0
         self._spoiled_at: int | None = None
         """Memory was harmed when this step was the newest committed: until a newer state is whole, steps may be lost."""
+        self._harmed: tuple[int, str] | None = None
+        """The base, where that is all that was harmed: with the same state from elsewhere no step is."""
         self._cuts: list[tuple[int, int]] = []
         """Where foundings went on, and under which term."""
         self._stopped_at: set[int] = set()
@@ -88,7 +90,7 @@ class Custody:
         self._whole.add((generation.step, generation.root))
         self._has_kept = True
         if self._spoiled_at is not None and generation.step > self._spoiled_at:
-            self._spoiled_at = None
+            self._spoiled_at = self._harmed = None
         self._open = {key: since for key, since in self._open.items() if key[0] > generation.step}
 
     def passed(self, process: "Process", commit: Commit) -> None:
@@ -169,7 +171,9 @@ class Custody:
 
     # The log
 
-    def spoiled(self) -> None:
+    def spoiled(self, base: Generation | None) -> None:
+        """In memory; None: a log was harmed."""
+        self._harmed = None if base is None or self._spoiled_at is not None else (base.step, base.root)
         self._spoiled_at = self._world.referee.top
 
     def logged(self, process: "Process", commit: Commit) -> None:
@@ -191,9 +195,11 @@ class Custody:
             return
         if [record.step for record in records] != list(range(origin.step, origin.through)):
             world.referee.fail("log", f"the job is to go on at step {origin.through}, and replays {records}")
-        if origin.through <= world.referee.top and self._spoiled_at is None:
+        is_same = (origin.step, origin.root) == self._harmed
+        is_sound = self._spoiled_at is None or is_same
+        if origin.through <= world.referee.top and is_sound:
             world.referee.fail("log", f"the job goes on at step {origin.through}, and had committed {world.referee.top}")
-        if records and origin.where == "store":
+        if records and origin.where == "store" and not is_same:
             world.referee.fail("log", f"{records} are replayed onto what comes from elsewhere")
         for record in records:
             if not world.logs.holds(record.step, record.attempt, record.digest):
@@ -203,7 +209,7 @@ class Custody:
                 world.referee.fail("log", f"{record} is replayed, which the founding of term {term} had given up")
         if records and records[-1].last < origin.through:
             world.referee.fail("log", f"the job ends before step {records[-1].last}, and goes on at {origin.through}")
-        is_to_end = origin.through in self._stopped_at and self._spoiled_at is None
+        is_to_end = origin.through in self._stopped_at and is_sound
         if records and records[-1].last > origin.through and is_to_end:
             world.referee.fail("log", f"the job was to end at step {origin.through}, and goes on")
         self._cuts.append((origin.through, founded.version.term))
@@ -211,7 +217,7 @@ class Custody:
             world.sights.see("a job was founded with records to replay")
         if origin.is_beginning:
             world.sights.see("a job was founded so from its own beginning")
-        self._spoiled_at = None
+        self._spoiled_at = self._harmed = None
         self._stopped_at = {step for step in self._stopped_at if step <= origin.through}
 
     # The end

@@ -73,6 +73,8 @@ class Vault:
         self._life = 0
         self.newest: Generation | None = None
         """In memory."""
+        self._harmed: Generation | None = None
+        """What was newest there; its label still says what it was."""
         self.durable = durable
         self._taken = durable.step if durable is not None else 0
         """The newest step that the place has taken, or that the job began from."""
@@ -169,7 +171,7 @@ class Vault:
             if giver.owes is not None and giver.owes <= save.step:
                 giver.owes = None
         if self.newest is None or generation.step >= self.newest.step:
-            self.newest, self._has_kept = generation, True
+            self.newest, self._harmed, self._has_kept = generation, None, True
             world.logs.free(generation.step)
             self._lag(generation, save.urgency)
 
@@ -208,13 +210,13 @@ class Vault:
         if not world.plan.logs or not world.referee.rosters or world.sights.is_founding or world.referee.is_recalling:
             return
         world.sights.see("memory was harmed in an every-step job")
-        world.custody.spoiled()
         where = LOGS if self.newest is None or self._chance.happens(0.5) else MEMORY
+        world.custody.spoiled(self.newest if where == MEMORY else None)
         world.referee.fact("vault", OriginPassedOver(step=0, where=where, why="another digest"))
         if where == LOGS:
             world.logs.tear()
         else:
-            self.newest = None
+            self._harmed, self.newest = self.newest, None
 
     def _rise(self, lost: list[Gathering]) -> None:
         """Workers come back and name the saves that they have heard nothing of."""
@@ -257,9 +259,16 @@ class Vault:
             return
         where = MEMORY if found is self.newest else "store"
         if found is not self.newest:
-            found = Generation(found.step, found.state, found.line, found.terms, Version(seek.number, 0))
-        self.newest, self._has_kept = found, True
+            found = Generation(found.step, found.state, found.line, found.terms, self._since(found, seek))
+        self.newest, self._harmed, self._has_kept = found, None, True
         self._answer(found, where, answer)
+
+    def _since(self, found: Generation, seek: Seek) -> Version:
+        """Of a state from a place."""
+        harmed = self._harmed
+        if harmed is not None and (harmed.step, harmed.root) == (found.step, found.root):
+            return harmed.since
+        return Version(seek.number, 0)
 
     def _is_labelling(self) -> bool:
         """What becomes whole after the answer would be gone back behind, and would take records along that it counts on."""

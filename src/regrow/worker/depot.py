@@ -312,6 +312,7 @@ class Depot:
             self._replaying, self._shown = Replaying(recalled.records, self._shown), {}
         if self._logbook is not None:
             self._logbook.based(origin.step)
+            self._logbook.inherit(sum(piece.size_bytes for one in recalled.records for piece in one.pieces))
         plan = recalled.draft
         if plan is None or fd is None:
             self._hold_to(origin)

@@ -9,6 +9,7 @@ where it is full while a save that makes room is on its way.
 """
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +20,9 @@ import torch
 from regrow.core.effects import Log
 from regrow.core.errors import InfraError
 from regrow.core.listener import part_of
-from regrow.core.log import Part
+from regrow.core.log import UNHELD_STEPS, Part
 from regrow.core.progress import Phase
-from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogWaited
+from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogUnheld, LogWaited
 from regrow.core.renewal import renewal
 from regrow.core.roster import Member
 from regrow.core.saves import Urgency
@@ -37,10 +38,16 @@ from regrow.worker.expense import Expense
 
 _AWAY_S = 30.0
 """A log that nobody holds for so long is written all the same: whoever waits for it keeps the others waiting."""
+_ROOM_S = 10.0
+"""A log that is full waits no longer for room: a save that can only be void, now that some member is gone, becomes so by the
+rows of the others, and they wait for the row of whoever waits here."""
 _LONGEST_S = 3600.0
 _AHEAD = 2
 """Slots that are ready before they are needed."""
 _TOLD_S = 0.001
+_RECORDS = 8
+"""With room for fewer hardly a step passes that no copy of the state is made in."""
+_MB = 1_000_000
 
 
 class Logbook:
@@ -58,6 +65,7 @@ class Logbook:
     ) -> None:
         """`root`: of the state as the script built it. `limit_bytes`: of the logs of all members of this host."""
         self.root = root
+        self._me = me
         self.expense = expense
         self._writer = LogWriter.new(str(me), root)
         self._limit_bytes = limit_bytes
@@ -70,9 +78,16 @@ class Logbook:
         self._is_held = False
         self._is_late = False
         """It was waited for in vain."""
+        self._unheld = -UNHELD_STEPS
+        """The step at which that was said last."""
         self._base: int | None = None
         """The newest state that is whole, as far as it was heard."""
+        self._inherited_bytes = 0
+        """Of what was replayed since that state: it lies in logs of those who are dead, until a newer one is whole."""
         self._is_outgrown = False
+        self._is_in_vain = False
+        """Room was waited for as long as it may be, and has not come since."""
+        self._is_begun = False
         self._told: tuple[int | None, int] = (None, 0)
         """The base and the size that were told last."""
         self._is_ahead = True
@@ -102,6 +117,7 @@ class Logbook:
             said = Part(record=work.record, stop=work.stop, index=index, count=work.count)
             size_bytes += self._write(said, tail if index == 0 else b"", result.buffer[start:stop], start, total_bytes)
         faultpoint("logged", step=step)
+        self._look_at_limit(total_bytes, 0 in work.indices)
         self._renew(step, work.count, total_bytes)
 
     def _write(self, said: Part, tail: bytes, data: torch.Tensor, start: int, total_bytes: int) -> int:
@@ -123,10 +139,24 @@ class Logbook:
             self._asked.put((size_bytes, limit_bytes))
         return size_bytes
 
+    def _look_at_limit(self, total_bytes: int, is_told: bool) -> None:
+        """Once, by one member: is the limit made for records of this size?"""
+        is_first, self._is_begun = not self._is_begun, True
+        if is_first and is_told and _RECORDS * total_bytes > self._limit_bytes:
+            steps, wanted = self._limit_bytes // total_bytes, -(-_RECORDS * total_bytes // _MB)
+            print(
+                f"regrow: the logs of {self._limit_bytes / _MB:.0f} MB have room for {steps} steps, of "
+                f"{total_bytes / _MB:.0f} MB each: a copy of the state is made every few steps. Give --log-mb {wanted} or "
+                "more, where this host has that",
+                file=sys.stderr,
+                flush=True,
+            )
+
     def _renew(self, step: int, count: int, total_bytes: int) -> None:
         """A newer base is wished where the log is half full, or where it would save a founding time."""
         limit_bytes, used_bytes = self._limit_bytes // count, self._writer.used_bytes
         self._measure(step, used_bytes, limit_bytes)
+        used_bytes += self._inherited_bytes // count
         base = self._base if self._base is not None else self._writer.oldest
         costs = self.expense.costs(total_bytes)
         if base is None or costs is None or self._is_saving():
@@ -153,22 +183,39 @@ class Logbook:
     # Waiting
 
     def _wait_held(self, step: int) -> None:
-        if self._is_held or self._is_late:
+        if self._is_held:
+            return
+        if self._is_late:
+            self._tell_unheld(step)
             return
         begun_s = time.monotonic()
         with self._stamp.aside(Phase.BUSY, "the log", _LONGEST_S), self._changed:
             self._is_late = not self._changed.wait_for(lambda: self._is_held, _AWAY_S)
         why = "no vault took it: what this worker logs dies with it" if self._is_late else "the agent did not hold it yet"
         self._tell_wait(step, begun_s, why)
+        if self._is_late:
+            self._tell_unheld(step)
+            print(
+                f"regrow: no vault has come for {_AWAY_S:g} s, and nobody else holds the log of {self._me}: until one "
+                "comes, committed steps are lost if all replicas are",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _tell_unheld(self, step: int) -> None:
+        if step >= self._unheld + UNHELD_STEPS:
+            self._unheld = step
+            self._note(LogUnheld(step=step))
 
     def _wait_room(self, step: int, size_bytes: int, limit_bytes: int) -> None:
         if self._writer.has_room(size_bytes, limit_bytes):
-            self._is_outgrown = False
+            self._is_outgrown = self._is_in_vain = False
             return
         begun_s = time.monotonic()
         with self._stamp.aside(Phase.BUSY, "the log", _LONGEST_S), self._changed:
-            while self._is_saving() and not self._writer.has_room(size_bytes, limit_bytes):
+            while self._is_saving() and not self._is_in_vain and not self._writer.has_room(size_bytes, limit_bytes):
                 self._changed.wait(1.0)
+                self._is_in_vain = time.monotonic() >= begun_s + _ROOM_S
         self._tell_wait(step, begun_s, "the log was full, and a save on its way")
         if not self._is_outgrown and not self._writer.has_room(size_bytes, limit_bytes):
             self._is_outgrown = True
@@ -179,6 +226,11 @@ class Logbook:
         seconds = time.monotonic() - begun_s
         if seconds >= _TOLD_S:
             self._note(LogWaited(step=step, seconds=seconds, why=why))
+
+    def inherit(self, size_bytes: int) -> None:
+        """What this founder replays: after death upon death the logs together must not grow for ever."""
+        with self._changed:
+            self._inherited_bytes = size_bytes
 
     # The line's thread
 
@@ -196,7 +248,7 @@ class Logbook:
         with self._changed:
             if step < 0 or (self._base is not None and step <= self._base):
                 return
-            self._base = step
+            self._base, self._inherited_bytes = step, 0
             self._writer.free(step)
             self._changed.notify_all()
 
