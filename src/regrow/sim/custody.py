@@ -217,7 +217,8 @@ class Custody:
             world.sights.see("a job was founded with records to replay")
         if origin.is_beginning:
             world.sights.see("a job was founded so from its own beginning")
-        self._spoiled_at = self._harmed = None
+        self._spoiled_at = None
+        self._harmed = self._harmed if is_same else None  # a coordinator that dies now says all of it again
         self._stopped_at = {step for step in self._stopped_at if step <= origin.through}
 
     # The end
