@@ -325,10 +325,10 @@ class AwaitsTheRetired(Membership):
         return effects
 
 
-class SeatsWhenAllHaveEntered(Membership):
-    """Whoever comes to a roster that waits waits too, for one whose table was lost on the way."""
+class AwaitsAllToEnter(Membership):
+    """Whoever comes to a roster that waits does so too, for one whose table was lost on the way."""
 
-    def _reinforce(self, roster: Roster, cause: str) -> list[MembershipEffect]:
+    def _reinforce(self, now: float) -> list[MembershipEffect]:
         return []
 
 
@@ -840,7 +840,7 @@ MUTANTS: dict[str, Rules] = {
             ForgetsTheStaff,
             ForgetsTheBase,
             AwaitsTheRetired,
-            SeatsWhenAllHaveEntered,
+            AwaitsAllToEnter,
             SeatsOnlyThePlanned,
             SeatsOnlyTheBase,
             PlansOverPlans,

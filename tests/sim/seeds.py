@@ -20,7 +20,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "ForgetsTheBase": (2244, 6, "outcome"),
     "AwaitsTheRetired": (483, 6, "wishes"),
     "ForgetsWhoHandedOver": (7506, 20, "founding"),
-    "SeatsWhenAllHaveEntered": (36505, 20, "liveness"),
+    "AwaitsAllToEnter": (36505, 20, "liveness"),
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {
@@ -48,4 +48,4 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
 """Other mutants that few seeds catch: where to look first, and with how many faults."""
 
 MISJUDGED: tuple[int, ...] = (855, 30797, 41319, 44047, 44865)
-"""Jobs, with 20 faults, in which all was well and the simulator saw a rule broken: its vault, its agent or a check was wrong."""
+"""Jobs, with 20 faults, that broke no rule, though the simulator said so: its vault, its agent or a check was wrong."""

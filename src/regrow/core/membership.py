@@ -12,8 +12,8 @@ Rules (docs/protocol.md, invariants M1 to M7):
   one change is digested before the next. One that cannot keep up, or that the members wait for, is seated at once.
 - Whoever leaves as planned is left out by a planned roster. A failure meanwhile is answered first, and the wish is taken up
   again after it. The members never leave all at once: somebody who holds the state stays.
-- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once, whether or
-  not all have entered it.
+- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once; though not
+  all have entered it, after a lease.
 - While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is
   answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
@@ -173,6 +173,8 @@ class Membership:
         self._heard_s = 0.0
         self._weighed_s = 0.0
         """When it was last asked whether lanes should be dealt anew."""
+        self._made_s = 0.0
+        """When it made the newest roster."""
         self._lapse_s = 0.0
         """Until then nobody's lease can lapse: it was looked at every member, and silences only begin anew."""
         self._joined: set[Member] = set()
@@ -697,6 +699,7 @@ class Membership:
             return effects  # nobody was left for a roster
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
+        effects += self._reinforce(now)
         effects += self._stop_in_time(now)
         if self._speeds.has_news and now >= self._weighed_s + _WEIGHED_S:
             self._weighed_s = now
@@ -704,6 +707,16 @@ class Membership:
         if self._ending and not self._over:
             effects += self._finish()
         return effects
+
+    def _reinforce(self, now: float) -> list[MembershipEffect]:
+        """Those who have entered a roster that waits are in no collective, and notice nothing of a line that was lost while
+        another read its table from it. That one never enters: whoever has come meanwhile is reason enough for the next."""
+        roster = self.roster
+        is_overdue = self._awaited and now - max(self._made_s, self._opened_s) > self._config.lease_s
+        if roster is None or not roster.waits or not is_overdue or self._ending:
+            return []
+        coming = [member for member in self._waiting(roster) if not self._sits(member)]
+        return self._issue("overdue", f"{_names(coming)} joined; the others wait", coming) if coming else []
 
     def _evict_silent(self, now: float) -> list[MembershipEffect]:
         """Everybody who is silent, by one roster; nobody while no holder of the state is heard."""
@@ -883,22 +896,14 @@ class Membership:
     def _admit(self, cause: str) -> list[MembershipEffect]:
         """Once the current roster was entered by all its members: what was wished and holds by now, and the next change."""
         roster = self.roster
-        if roster is None or self._ending:
+        if roster is None or self._ending or self._awaited:
             return []
-        if self._awaited:
-            return self._reinforce(roster, cause)
         for member in self._base.members if self._base is not None else ():
             if roster.seat(member) is None and member in self._present:
                 self._present[member].is_released = True  # its word of that may be late, or lost
         self._base = self._parted_s = None
         self._founding = Founding()  # all of them hold the state
         return self._fulfil() + self._change(roster, cause)
-
-    def _reinforce(self, roster: Roster, cause: str) -> list[MembershipEffect]:
-        """Not all have entered it, and of one that waits maybe never will: those who have are in no collective, and notice
-        nothing of a line that was lost while another read its table from it. Whoever comes is reason enough for the next."""
-        coming = [member for member in self._waiting(roster) if not self._sits(member)] if roster.waits else []
-        return self._issue(cause, f"{_names(coming)} joined; the others wait", coming) if coming else []
 
     def _fulfil(self) -> list[MembershipEffect]:
         """Those who had to go are gone; wishes that hold, or never will, are over."""
@@ -1045,6 +1050,7 @@ class Membership:
         """`base`: it is planned, and its members go on under that one until all of them are ready."""
         self._n += 1
         self._complained_s = self._parted_s = None
+        self._made_s = self._now_s
         version = Version(self._term, self._n)
         self.staff = self.staff.cast(self._able(members))
         staying = [member for member in self._seated() if member in members]  # in order: thousands need not be sorted again

@@ -102,7 +102,7 @@ class Custody:
             return
         if not self._alone.get((process.member, roster.version), True):
             world.referee.fail("saves", f"{process.name} is alone with the state in {roster.version}, and has not saved it")
-        # What it has just recalled lies in memory already; from the next step on it is alone as anybody is between two saves.
+        # What it has just recalled lies in memory already; from then on it goes on as between two saves.
         self._alone.setdefault((process.member, roster.version), commit.step == self._recalled)
 
     def committed(self, step: int) -> None:
