@@ -332,6 +332,13 @@ class AwaitsAllToEnter(Membership):
         return []
 
 
+class TakesAFounderForLate(Membership):
+    """Kills at the end whoever is not known to have entered, though it needed nobody to heal it."""
+
+    def _founds(self, member: Member) -> bool:
+        return False
+
+
 # What is planned
 
 
@@ -841,6 +848,7 @@ MUTANTS: dict[str, Rules] = {
             ForgetsTheBase,
             AwaitsTheRetired,
             AwaitsAllToEnter,
+            TakesAFounderForLate,
             SeatsOnlyThePlanned,
             SeatsOnlyTheBase,
             PlansOverPlans,

@@ -21,6 +21,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "AwaitsTheRetired": (483, 6, "wishes"),
     "ForgetsWhoHandedOver": (7506, 20, "founding"),
     "AwaitsAllToEnter": (36505, 20, "liveness"),
+    "TakesAFounderForLate": (54178, 20, "outcome"),
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {

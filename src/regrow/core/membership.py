@@ -1025,8 +1025,9 @@ class Membership:
             return []
         staying = {member for member in self._seated() if member not in self._gone}
         staying = {m for m in staying if (p := self._present.get(m)) is None or (p.left is None and not p.is_released)}
-        if self._ending and staying and all(self._is_joiner(member) for member in staying):
-            # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
+        if self._ending and staying and all(self._is_joiner(member) and not self._founds(member) for member in staying):
+            # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more. A founder
+            # needs nobody: its word of having entered is late, or lost, and it may be about to save the last state.
             self._gone |= staying
             return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(staying))]
         if staying:
@@ -1045,6 +1046,9 @@ class Membership:
         """Present or on its way, and it has never entered a roster."""
         presence = self._present.get(member)
         return presence.entered == NO_VERSION if presence else not self._sits(member)
+
+    def _founds(self, member: Member) -> bool:
+        return (seat := self._seat(member)) is not None and seat.founder
 
     def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
         """`base`: it is planned, and its members go on under that one until all of them are ready."""
