@@ -557,6 +557,15 @@ def test_joiners_that_come_too_late_to_be_healed_are_ended() -> None:
     assert ends(desk.sees_dead(A, clean=True)) == ["finished"]
 
 
+def test_a_founder_whose_words_were_lost_does_not_come_too_late() -> None:
+    """It is at the end like those who left, and may be about to save the state."""
+    desk = Desk()
+    desk.hears(*(join(m) for m in (A, B, C)), *(Entered(member=m, version=V1, step=0) for m in (A, B)))
+    desk.hears(*(Left(member=m, version=V1, step=9) for m in (A, B)))
+    effects = desk.waits(2, A, B, C)
+    assert [made.members for made in rosters(effects)] == [(C,)] and not [e for e in effects if isinstance(e, Kill)]
+
+
 def test_all_leave_all_exit_the_job_is_finished() -> None:
     desk = Desk().founded()
     desk.hears(*(Ending(member=m, step=9) for m in (A, B, C)))

@@ -191,6 +191,17 @@ def test_below_the_minimum_the_job_waits_and_goes_on_with_the_next_who_comes() -
     assert made.waits == "" and made.base is None and back in made.members
 
 
+def test_a_job_that_waits_seats_whoever_came_though_not_all_have_entered() -> None:
+    """One whose table was lost would never enter: the others do nothing together that could fail and tell of it."""
+    job = desk(min_replicas=3)
+    (waiting,) = rosters(job.sees_dead(A))
+    back = Member("r0", 1)
+    assert rosters(job.hears(Entered(member=B, version=waiting.version, step=1), join(back))) == []
+    assert rosters(job.waits(10, B, C, back)) == []
+    (made,) = rosters(job.waits(1, B, C, back))
+    assert made.waits == "" and made.base is None and members(made) == ["r0.1", "r1.0", "r2.0"]
+
+
 def test_a_job_that_waits_can_be_stopped() -> None:
     job = desk(min_replicas=3)
     job.sees_dead(A)

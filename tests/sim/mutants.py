@@ -325,6 +325,20 @@ class AwaitsTheRetired(Membership):
         return effects
 
 
+class AwaitsAllToEnter(Membership):
+    """Whoever comes to a roster that waits does so too, for one whose table was lost on the way."""
+
+    def _reinforce(self, now: float) -> list[MembershipEffect]:
+        return []
+
+
+class TakesAFounderForLate(Membership):
+    """Kills at the end whoever is not known to have entered, though it needed nobody to heal it."""
+
+    def _founds(self, member: Member) -> bool:
+        return False
+
+
 # What is planned
 
 
@@ -833,6 +847,8 @@ MUTANTS: dict[str, Rules] = {
             ForgetsTheStaff,
             ForgetsTheBase,
             AwaitsTheRetired,
+            AwaitsAllToEnter,
+            TakesAFounderForLate,
             SeatsOnlyThePlanned,
             SeatsOnlyTheBase,
             PlansOverPlans,

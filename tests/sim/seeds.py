@@ -20,6 +20,8 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "ForgetsTheBase": (2244, 6, "outcome"),
     "AwaitsTheRetired": (483, 6, "wishes"),
     "ForgetsWhoHandedOver": (7506, 20, "founding"),
+    "AwaitsAllToEnter": (36505, 20, "liveness"),
+    "TakesAFounderForLate": (54178, 20, "outcome"),
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {
@@ -45,3 +47,6 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
     "TestifiesAlone": (1057, 20),
 }
 """Other mutants that few seeds catch: where to look first, and with how many faults."""
+
+MISJUDGED: tuple[int, ...] = (855, 30797, 41319, 44047, 44865)
+"""Jobs, with 20 faults, that broke no rule, though the simulator said so: its vault, its agent or a check was wrong."""

@@ -2,7 +2,7 @@
 
 import pytest
 from mutants import MUTANTS
-from seeds import FOUND, LOOK_FROM
+from seeds import FOUND, LOOK_FROM, MISJUDGED
 
 from regrow.sim.world import SeedFailed, simulate
 
@@ -32,3 +32,8 @@ def test_a_mended_bug_is_found_by_its_seed(name: str, seed: int, faults: int, ru
         simulate(seed, faults=faults, rules=MUTANTS[name])
     assert caught.value.rule == rule
     simulate(seed, faults=faults)
+
+
+@pytest.mark.parametrize("seed", MISJUDGED)
+def test_what_was_misjudged_once_is_not_again(seed: int) -> None:
+    simulate(seed, faults=20)

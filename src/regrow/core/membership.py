@@ -12,7 +12,8 @@ Rules (docs/protocol.md, invariants M1 to M7):
   one change is digested before the next. One that cannot keep up, or that the members wait for, is seated at once.
 - Whoever leaves as planned is left out by a planned roster. A failure meanwhile is answered first, and the wish is taken up
   again after it. The members never leave all at once: somebody who holds the state stays.
-- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once.
+- While fewer work than the job needs its roster waits: nobody computes, and whoever comes is seated at once; though not
+  all have entered it, after a lease.
 - While a planned roster is not entered by all, whoever sits in it or in its base may be needed to testify: a loss is
   answered by a roster of both.
 - Testimony: when no member of the current roster is left, or its members testify that none holds the state, the job
@@ -172,6 +173,8 @@ class Membership:
         self._heard_s = 0.0
         self._weighed_s = 0.0
         """When it was last asked whether lanes should be dealt anew."""
+        self._made_s = 0.0
+        """When it made the newest roster."""
         self._lapse_s = 0.0
         """Until then nobody's lease can lapse: it was looked at every member, and silences only begin anew."""
         self._joined: set[Member] = set()
@@ -696,6 +699,7 @@ class Membership:
             return effects  # nobody was left for a roster
         if self.roster.suspects and len(self.roster.seats) == 1 and not self._may_come(self.roster.members):
             effects += self._issue("alone", "nobody else can come who would hold the state")
+        effects += self._reinforce(now)
         effects += self._stop_in_time(now)
         if self._speeds.has_news and now >= self._weighed_s + _WEIGHED_S:
             self._weighed_s = now
@@ -703,6 +707,16 @@ class Membership:
         if self._ending and not self._over:
             effects += self._finish()
         return effects
+
+    def _reinforce(self, now: float) -> list[MembershipEffect]:
+        """Those who have entered a roster that waits are in no collective, and notice nothing of a line that was lost while
+        another read its table from it. That one never enters: whoever has come meanwhile is reason enough for the next."""
+        roster = self.roster
+        is_overdue = self._awaited and now - max(self._made_s, self._opened_s) > self._config.lease_s
+        if roster is None or not roster.waits or not is_overdue or self._ending:
+            return []
+        coming = [member for member in self._waiting(roster) if not self._sits(member)]
+        return self._issue("overdue", f"{_names(coming)} joined; the others wait", coming) if coming else []
 
     def _evict_silent(self, now: float) -> list[MembershipEffect]:
         """Everybody who is silent, by one roster; nobody while no holder of the state is heard."""
@@ -1004,19 +1018,20 @@ class Membership:
     def _sits(self, member: Member) -> bool:
         return self._seat(member) is not None
 
-    def _issue(self, cause: str, why: str) -> list[MembershipEffect]:
-        """A roster of those members of the current one that are left."""
+    def _issue(self, cause: str, why: str, coming: Iterable[Member] = ()) -> list[MembershipEffect]:
+        """A roster of those members of the current one that are left, and of those who come."""
         roster = self.roster
         if roster is None:
             return []
         staying = {member for member in self._seated() if member not in self._gone}
         staying = {m for m in staying if (p := self._present.get(m)) is None or (p.left is None and not p.is_released)}
-        if self._ending and staying and all(self._is_joiner(member) for member in staying):
-            # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more.
+        if self._ending and staying and all(self._is_joiner(member) and not self._founds(member) for member in staying):
+            # Joiners that came too late: whoever could have healed them has left, and nobody is replaced any more. A founder
+            # needs nobody: its word of having entered is late, or lost, and it may be about to save the last state.
             self._gone |= staying
             return [self._persist(), *(Kill(member=member, why="the job is ending") for member in sorted(staying))]
         if staying:
-            return self._make(staying, cause, why)
+            return self._make(staying | set(coming), cause, why)
         if self._ending:
             return self._finish()
         # Exceptions of the script are the script's failure, though the state is lost with them.
@@ -1032,10 +1047,14 @@ class Membership:
         presence = self._present.get(member)
         return presence.entered == NO_VERSION if presence else not self._sits(member)
 
+    def _founds(self, member: Member) -> bool:
+        return (seat := self._seat(member)) is not None and seat.founder
+
     def _make(self, members: set[Member], cause: str, why: str, base: Roster | None = None) -> list[MembershipEffect]:
         """`base`: it is planned, and its members go on under that one until all of them are ready."""
         self._n += 1
         self._complained_s = self._parted_s = None
+        self._made_s = self._now_s
         version = Version(self._term, self._n)
         self.staff = self.staff.cast(self._able(members))
         staying = [member for member in self._seated() if member in members]  # in order: thousands need not be sorted again

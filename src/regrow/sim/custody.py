@@ -39,6 +39,8 @@ class Custody:
         self._alone: dict[tuple[Member, Version], bool] = {}
         """Who has passed a boundary with nobody beside it, under which roster: has it saved the state since?"""
         self._step = 0
+        self._recalled: int | None = None
+        """The step of the saved state that the job was founded from last."""
         self._has_kept = False
         """This run, in memory."""
         self.foundings = 0
@@ -94,13 +96,14 @@ class Custody:
     def passed(self, process: "Process", commit: Commit) -> None:
         world = self._world
         roster = world.referee.roster(commit.attempt)
-        if world.plan.saves is None or commit.by != "boundary" or len(roster.seats) > 1 or roster.origin is not None:
+        if world.plan.saves is None or commit.by != "boundary" or len(roster.seats) > 1:
             return
         if commit.switch is not None or commit.step + 1 >= commit.last:
             return
         if not self._alone.get((process.member, roster.version), True):
             world.referee.fail("saves", f"{process.name} is alone with the state in {roster.version}, and has not saved it")
-        self._alone.setdefault((process.member, roster.version), False)
+        # What it has just recalled lies in memory already; from then on it goes on as between two saves.
+        self._alone.setdefault((process.member, roster.version), commit.step == self._recalled)
 
     def committed(self, step: int) -> None:
         """The job has come so far."""
@@ -158,6 +161,7 @@ class Custody:
         self._followed(founded)
         self.foundings += 1
         self._step, self._wished, self._open = origin.through, {}, {}
+        self._recalled = None if origin.is_beginning else origin.step
         world.founded(founded)
         world.sights.founded(self.foundings, others)
         fact = OriginTaken(
@@ -219,7 +223,8 @@ class Custody:
             world.sights.see("a job was founded with records to replay")
         if origin.is_beginning:
             world.sights.see("a job was founded so from its own beginning")
-        self._spoiled_at = self._harmed = None
+        self._spoiled_at = None
+        self._harmed = self._harmed if is_same else None  # a coordinator that dies now says all of it again
         self._stopped_at = {step for step in self._stopped_at if step <= origin.through}
 
     # The end

@@ -90,9 +90,6 @@ class Logs:
         """These are replayed by whoever founds the job now."""
         self._replayed = {record.step: Heard(record=record, gradient=self._gradient(record)) for record in chain.records}
 
-    def perish(self) -> None:
-        self._written.clear()
-
     def tear(self) -> None:
         """One part is harmed: of an old record, mostly, which others have followed."""
         if self._written:

@@ -201,9 +201,8 @@ class Vault:
         self._world.timeline.after(down_s, None, self._rise, lost)
 
     def perish(self) -> None:
-        """With its agent, and all memory of the host."""
-        self.up, self._life, self.newest, self._harmed = False, self._life + 1, None, None
-        self._world.logs.perish()
+        """With its agent, and all memory of the host: what lay there is read by nobody any more, but for the checks."""
+        self.up, self._life = False, self._life + 1
 
     def spoil(self) -> None:
         """What is in memory is harmed: seen when it is needed. While a founding is open it is held to its digest again."""
@@ -272,8 +271,8 @@ class Vault:
         return Version(seek.number, 0)
 
     def _is_labelling(self) -> bool:
-        """What becomes whole after the answer would take records along that the answer counts on."""
-        return self._world.plan.logs and any(each.is_labelled for each in self._gathering.values())
+        """What becomes whole after the answer would be gone back behind, and would take records along that it counts on."""
+        return any(each.is_labelled for each in self._gathering.values())
 
     def _begin_again(self, answer: Callable[[Origin | None, dict[str, str]], None]) -> None:
         """From what the job itself began from, where the logs show that no committed step is lost by that."""
