@@ -563,7 +563,7 @@ class ForgetsWhoHandedOver(Membership):
 
     def _refound(self, why: str) -> list[MembershipEffect]:
         for presence in self._present.values():
-            presence.entered, presence.founder = NO_VERSION, False
+            presence.entered, presence.founder, presence.is_released = NO_VERSION, False, False
         return super()._refound(why)
 
     def _has_buried(self) -> bool:

@@ -19,7 +19,7 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "ForgetsTheBudget": (18, 6, "budget"),
     "ForgetsTheBase": (2244, 6, "outcome"),
     "AwaitsTheRetired": (483, 6, "wishes"),
-    "ForgetsWhoHandedOver": (7506, 20, "founding"),
+    "ForgetsWhoHandedOver": (4365, 20, "founding"),
     "AwaitsAllToEnter": (36505, 20, "liveness"),
     "TakesAFounderForLate": (54178, 20, "outcome"),
 }
@@ -36,7 +36,7 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
     "LogsAtBoundariesAlone": (267, 40),
     "LogsNoStop": (418, 20),
     "RedoesUnlessPassed": (109, 20),
-    "ReplaysAnotherLineage": (618, 20),
+    "ReplaysAnotherLineage": (4905, 20),
     "ResultOutlivesRedo": (93, 20),
     "SeatsOnlyThePlanned": (60, 20),
     "SeeksBeforeTheProof": (4855, 20),
