@@ -541,10 +541,12 @@ def test_a_save_during_which_something_changed_is_void_and_the_next_is_not(make:
 
 def arenas(pid: int | str = "self") -> set[int]:
     """The inodes of those that this process has open or mapped."""
-    files = [path for path in Path(f"/proc/{pid}/fd").iterdir() if path.is_symlink()]
-    is_open = {path.stat().st_ino for path in files if "regrow-arena" in os.readlink(path)}
-    maps = [row.split() for row in Path(f"/proc/{pid}/maps").read_text().splitlines() if "regrow-arena" in row]
-    return is_open | {int(row[4]) for row in maps}
+    found = {int(row.split()[4]) for row in Path(f"/proc/{pid}/maps").read_text().splitlines() if "regrow-arena" in row}
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
+            if "regrow-arena" in os.readlink(path):
+                found.add(path.stat().st_ino)
+    return found
 
 
 def test_after_close_nothing_runs_on(make: Callable[..., Checkpointer]) -> None:
