@@ -1,3 +1,28 @@
 """Why another system is ahead of Regrow, where it is: written by hand, for an experiment and a column."""
 
-REASONS: dict[tuple[str, str], str] = {}
+LIMIT = (
+    "Whoever stands still is judged after 2 s (`--hang-floor`), as torchft's collectives were set to give up after 2 s. "
+    "Regrow then replaces it; a lower limit would take a slow disk for a hang."
+)
+AWAY = (
+    "Training does not wait for it. Its steps of 5 ms were a fifth longer meanwhile, in single runs; whether that is the "
+    "search for the coordinator or chance is open."
+)
+REASONS: dict[tuple[str, str], str] = {
+    ("kill-2-large", "thrown"): (
+        "What the dead one had finished in the step under way dies with it in every system; whether there was any is chance."
+    ),
+    ("stop", "pause_s"): LIMIT,
+    ("sleep", "pause_s"): LIMIT,
+    ("coordinator-2s", "steps_away"): AWAY,
+    ("coordinator-10s", "steps_away"): AWAY,
+    ("lone", "pause_s"): (
+        "The replica of torchft that was to heal goes back to its own checkpoint at once, and nobody is told that steps are "
+        "lost. Regrow proves first that nobody lives who holds the state, looks for the newest one, and says how far back "
+        "that is."
+    ),
+    ("join", "mb_per_s"): (
+        "A restart reads the checkpoint with nothing else to do, for all training has stopped. A joiner of Regrow loads "
+        "beside the training of the others, on the same two cores."
+    ),
+}
