@@ -383,7 +383,7 @@ def test_a_last_state_that_is_on_its_way_is_waited_for(make: Callable[..., Host]
     host.order(f"hurry {1.6 * seconds}")
     worker.deposit(7, ("r0.0",), Urgency.LAST)
     worker.lent()
-    time.sleep(seconds)  # now or never
+    time.sleep(seconds)  # past "now or never": that nothing is sent then shows by nothing that could be waited for
     worker.copy(7, ("r0.0",))
     worker.deposited(7, 0)
     worker.heard(Kept)

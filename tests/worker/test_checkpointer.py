@@ -243,17 +243,23 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_it_is_taken(
         make().restore(**setup.objects())
 
 
-def test_a_checkpoint_that_was_saved_wrong_is_told_and_the_one_before_it_is_taken(
-    make: Callable[..., Checkpointer], tmp_path: Path
-) -> None:
-    """Every byte is under a digest that fits, and the manifest speaks of another state."""
-    setup, checkpointer = Setup(), make()
+def saved_twice(setup: Setup, checkpointer: Checkpointer) -> dict[int, str]:
+    """The digests of the states of steps 1 and 2."""
     digests = {}
     for step in (1, 2):
         setup.step(step)
         digests[step] = setup.digest()
         checkpointer.save(step, **setup.objects())
     checkpointer.wait()
+    return digests
+
+
+def test_a_checkpoint_that_was_saved_wrong_is_told_and_the_one_before_it_is_taken(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    """Every byte is under a digest that fits, and the manifest speaks of another state."""
+    setup, checkpointer = Setup(), make()
+    digests = saved_twice(setup, checkpointer)
     checkpointer.close()
     archive = Archive(open_store(str(tmp_path / "run")))
     newest = archive.pointers()[0][0]
@@ -311,12 +317,7 @@ def test_what_was_saved_last_comes_from_memory_and_is_held_to_its_digests(
     make: Callable[..., Checkpointer], tmp_path: Path
 ) -> None:
     setup, checkpointer = Setup(width=500), make(shard_mb=1)
-    digests = {}
-    for step in (1, 2):
-        setup.step(step)
-        digests[step] = setup.digest()
-        checkpointer.save(step, **setup.objects())
-    checkpointer.wait()
+    digests = saved_twice(setup, checkpointer)
     shards = sorted((tmp_path / "run").glob("step-000000000002-*/shard-*"))
     sizes = sum(shard.stat().st_size for shard in shards)
     away = [shard.rename(tmp_path / shard.name) for shard in shards]  # memory asks the store for none of them
