@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_attendance import DIGEST, V1, V2, V3, A, B, J, Story, roster, row, stated
 
-from regrow.core.attendance import Task
+from regrow.core.attendance import Attendance, Task
 from regrow.core.boundary import Row
 from regrow.core.effects import Abort, Adopt, Bound, Commit, Compute, Form, Hear, Hush, Leave, Load, Snap, Tell
 from regrow.core.errors import PeerError
@@ -24,6 +24,7 @@ from regrow.core.events import (
     Loaded,
     LoadFailed,
     Overran,
+    ParkTold,
     Recorded,
     Reduced,
     RosterPushed,
@@ -36,6 +37,7 @@ from regrow.core.lanes import Node
 from regrow.core.listener import Feed, Heard, Lane, Listener, Record
 from regrow.core.messages import CaughtUp, Complain, Entered, Overflowed, Released
 from regrow.core.roster import Member, Roster, Version
+from regrow.core.saves import Urgency
 
 FIRST = Listener(J, 1)
 C = Member("r3", 0)
@@ -131,6 +133,32 @@ def test_a_planned_roster_is_formed_after_the_audit_and_entered_by_a_record() ->
     entered, compute = joiner.hears(StepEntered())
     assert entered == Tell(message=Entered(member=J, version=V2, step=5))
     assert isinstance(compute, Compute) and not compute.is_audit
+
+
+def test_a_joiner_that_is_not_needed_listens_no_longer_until_it_is_told_again() -> None:
+    joiner = Joiner().loaded()
+    assert joiner.member.listens
+    assert joiner.hears(ParkTold()) == [Tell(message=CaughtUp(member=J, step=None)), Hush()]
+    assert not joiner.member.listens and joiner.hears(Unheard(listener=FIRST, why="")) == []
+    (hear,) = joiner.hears(ListenTold(roster=roster(V1, A, B)))
+    assert isinstance(hear, Hear) and hear.listener == Listener(J, 2)
+
+
+def test_a_roster_that_counts_on_a_joiner_is_newer_than_what_parked_it() -> None:
+    joiner = Joiner().loaded()
+    joiner.hears(RosterPushed(roster=planned(A, B, J)))
+    assert joiner.hears(ParkTold()) == [] and joiner.member.listens
+
+
+def test_who_enters_by_a_record_has_the_wish_that_gave_way_to_its_roster() -> None:
+    joiner = Joiner()
+    joiner.member = Attendance(J, lanes=4, steps=9, saves=())
+    joiner.audited().hears(RosterPushed(roster=planned(A, B, J)), Formed(version=V2))
+    heard = record(4, switch=V2)
+    wishing = msgspec.structs.replace(heard.record, save=Urgency.ASKED)
+    joiner.hears(Recorded(listener=FIRST, heard=Heard(record=wishing, gradient=heard.gradient)), StepEntered())
+    (bound,) = joiner.hears(LaneDone(lane=2), LaneDone(lane=3), Reduced(version=V2, digest=DIGEST))
+    assert isinstance(bound, Bound) and bound.row.save is Urgency.ASKED
 
 
 def test_an_audit_of_an_earlier_try_does_not_count() -> None:
@@ -255,6 +283,23 @@ def test_of_two_the_second_is_named_once_there_is_memory_again() -> None:
         named.append(bound.row.listener)
         story.hears(rows(story, listener=bound.row.listener), StepEntered())
     assert named[1] == 0 and {named[0], named[2]} == {each.number for each in both}
+
+
+def test_members_who_see_not_quite_the_same_listeners_mostly_name_the_same() -> None:
+    crowd = [Listener(Member(f"r{n}", 0), 1) for n in range(5, 10)]
+    named: list[list[int]] = []
+    for missing in crowd[:2]:
+        story = Story(steps=99).seated()
+        story.hears(*(ListenerCame(listener=each) for each in crowd if each != missing), Housed())
+        named.append([])
+        for _ in range(40):
+            (bound,) = story.hears(LaneDone(lane=0), LaneDone(lane=1), Reduced(version=V1, digest=DIGEST))
+            assert isinstance(bound, Bound)
+            named[-1].append(bound.row.listener)
+            story.hears(rows(story), StepEntered())
+    same = sum(one == other for one, other in zip(*named, strict=True))
+    assert same >= 20, f"at {same} of 40 boundaries"
+    assert len(set(named[0])) == len(crowd) - 1, "each has its turn"
 
 
 def test_a_listener_that_another_member_does_not_name_waits() -> None:

@@ -63,11 +63,15 @@ A, B, C = (Member(replica, 0) for replica in REPLICAS)
 V1 = Version(1, 1)
 
 
-def join(member: Member, seen: Version = NO_VERSION, entered: Version = NO_VERSION, dropout: str = "0.1") -> Join:
+def join(
+    member: Member, seen: Version = NO_VERSION, entered: Version = NO_VERSION, dropout: str = "0.1", listens: bool = False
+) -> Join:
     terms = {"dropout": dropout}
     endpoint = Endpoint(str(member), 1)
     contract = Contract(terms=terms)
-    return Join(member=member, endpoint=endpoint, contract=contract, lanes=6, seen=seen, entered=entered, step=0)
+    return Join(
+        member=member, endpoint=endpoint, contract=contract, lanes=6, seen=seen, entered=entered, step=0, listens=listens
+    )
 
 
 def raised(member: Member, scope: str = "step", place: str = "train.py:3") -> Raised:

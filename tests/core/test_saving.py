@@ -3,7 +3,7 @@
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from test_attendance import DIGEST, V1, V2, A, B, Story, roster, row, stated
+from test_attendance import DIGEST, V1, V2, V3, A, B, Story, roster, row, stated
 
 from regrow.core.attendance import Task
 from regrow.core.boundary import Pass, Row, verdict
@@ -11,6 +11,7 @@ from regrow.core.effects import Adopt, Bound, Commit, Leave, Save, Tell
 from regrow.core.events import (
     Bounded,
     Broken,
+    Event,
     Exchanged,
     Formed,
     LaneDone,
@@ -24,7 +25,7 @@ from regrow.core.events import (
 from regrow.core.lanes import Node
 from regrow.core.messages import Left
 from regrow.core.origin import Origin
-from regrow.core.roster import Version
+from regrow.core.roster import NO_VERSION, Version
 from regrow.core.saves import Urgency, is_due, takes
 from regrow.core.saving import Saving
 
@@ -99,7 +100,38 @@ def test_what_is_due_is_wished_once_however_often_it_is_said() -> None:
 def test_where_members_part_nothing_is_saved_and_the_wish_is_everybodys() -> None:
     saving = Saving(())
     saving.decide(ROSTER, passing(Urgency.ASKED, switch=V2))
-    assert saving.enter(1, 20) == [] and saving.stated(1, 20) is Urgency.ASKED
+    assert saving.enter(1, 20) == [] and saving.stated(1, 20) is Urgency.ASKED and saving.is_owed
+    saving.decide(ROSTER, passing(Urgency.ASKED))
+    assert not saving.is_owed and saving.enter(2, 20) == [saved(2, Urgency.ASKED)]
+
+
+def stepped(story: Story, version: Version) -> Row:
+    """It computes the step under this roster: the row that it states."""
+    lanes = [LaneDone(lane=lane) for lane in range(2)]
+    (bound,) = (
+        e for e in story.hears(StepEntered(), *lanes, Reduced(version=version, digest=DIGEST)) if isinstance(e, Bound)
+    )
+    return bound.row
+
+
+def planned(version: Version, base: Version) -> tuple[Event, Event]:
+    next_ = msgspec.structs.replace(roster(version, A, B), base=base)
+    return RosterPushed(roster=next_), Formed(version=version)
+
+
+def test_a_wish_gives_way_to_one_planned_roster_and_not_to_the_next() -> None:
+    story = keeping(steps=9, every=())
+    story.seated().hears(SaveWished(urgency=Urgency.ASKED), *planned(V2, V1))
+    said = stepped(story, V1)
+    assert (said.ready, said.save) == (V2, Urgency.ASKED)
+    (commit,) = (e for e in story.hears(Bounded(version=V1, rows=(said, said))) if isinstance(e, Commit))
+    assert (commit.switch, commit.save) == (V2, Urgency.ASKED), "those who listen hear of it"
+    story.hears(*planned(V3, V2))
+    said = stepped(story, V2)
+    assert (said.ready, said.save) == (NO_VERSION, Urgency.ASKED)
+    story.hears(Bounded(version=V2, rows=(said, said)))
+    said = stepped(story, V2)
+    assert (said.ready, said.save) == (V3, Urgency.NONE)
 
 
 def test_past_the_last_step_nothing_is_copied_twice() -> None:

@@ -1,10 +1,11 @@
 """Spares: parked until they are needed, or in step as shadows."""
 
-from test_membership import A, B, C, join, rosters
+import msgspec
+from test_membership import CONFIG, A, B, C, Desk, join, rosters
 from test_wishes import asks, desk, enter, members, told
 
 from regrow.core.membership_effects import MembershipEffect, Send, Start
-from regrow.core.messages import CaughtUp, Listen, Overflowed
+from regrow.core.messages import CaughtUp, Listen, Overflowed, Park
 from regrow.core.roster import Member
 
 D = Member("r3", 0)
@@ -34,6 +35,27 @@ def test_a_parked_spare_takes_over_and_who_comes_back_is_parked() -> None:
     assert listens(enter(job)) == []
     job.sees_dead(D)
     assert listens(enter(job)) == [back]
+
+
+def parks(effects: list[MembershipEffect]) -> list[Member]:
+    return [e.member for e in effects if isinstance(e, Send) and isinstance(e.message, Park)]
+
+
+def test_who_is_not_needed_any_more_listens_no_longer() -> None:
+    job = desk(spares=1)
+    job.hears(join(D))
+    assert listens(asks(job, kind="scale", replicas=4)) == [D]
+    assert parks(asks(job, kind="scale", replicas=3)) == [D]
+    assert listens(asks(job, kind="scale", replicas=4)) == [D]
+
+
+def test_a_new_coordinator_parks_who_listens_and_is_not_needed() -> None:
+    job = desk(spares=1)
+    version = job.machine.version
+    back = Desk(job.saved, config=msgspec.structs.replace(CONFIG, spares=1), now=job.now)
+    back.hears(*(join(m, seen=version, entered=version) for m in (A, B, C)))
+    assert parks(back.hears(join(D, listens=True))) == [D]
+    assert parks(back.hears(join(D))) == [], "it has heard of it"
 
 
 def test_a_spare_that_dies_while_it_catches_up_is_relieved() -> None:

@@ -16,9 +16,9 @@ from regrow.core.listener import Heard, Listener, Record
 from regrow.core.listening import Listening
 from regrow.core.log import Chain, follow
 from regrow.core.membership import Membership, MembershipConfig
-from regrow.core.membership_effects import Founded, MembershipEffect, Persist, Saved, Seek
+from regrow.core.membership_effects import Founded, MembershipEffect, Persist, Saved, Seek, Send
 from regrow.core.membership_events import Died
-from regrow.core.messages import FromMember, Join, StatelessFound
+from regrow.core.messages import FromMember, Join, Park, StatelessFound
 from regrow.core.origin import Founding, Origin
 from regrow.core.resolve import Divided, Resolution, Share, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
@@ -56,10 +56,10 @@ class ForgetsAttempts(Attendance):
             return statement
         return msgspec.structs.replace(statement, complete=True, digest=self._stale.digest)
 
-    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
+    def _commit(self, by: str, switch: Version | None = None, save: Urgency = Urgency.NONE) -> list[Effect]:
         self.result = self.result or self._stale
         self._stale = None
-        return super()._commit(by, switch)
+        return super()._commit(by, switch, save)
 
 
 class KeepsItsSeat(Attendance):
@@ -155,6 +155,14 @@ class NeverRepeats(Attendance):
 
     def _repeat(self, version: Version) -> list[Effect]:
         return []
+
+
+class NeverParks(Membership):
+    """Lets whoever is not needed any more listen on: the members go on naming it."""
+
+    def _change(self, roster: Roster, cause: str) -> list[MembershipEffect]:
+        effects = super()._change(roster, cause)
+        return [e for e in effects if not (isinstance(e, Send) and isinstance(e.message, Park))]
 
 
 class SeatsTheLeftOut(Membership):
@@ -365,8 +373,8 @@ class EntersByItsSeat(Attendance):
 class KeepsTheSwitchToItself(Attendance):
     """The record does not say that the members went on under a planned roster."""
 
-    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
-        return super()._commit(by)
+    def _commit(self, by: str, switch: Version | None = None, save: Urgency = Urgency.NONE) -> list[Effect]:
+        return super()._commit(by, None, save)
 
 
 class SeatsOnlyThePlanned(Membership):
@@ -483,8 +491,8 @@ class FeedsWhatIsOver(Attendance):
 class StopsFeeding(Attendance):
     """Sends one record after the snapshot, and nothing more."""
 
-    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
-        effects = super()._commit(by, switch)
+    def _commit(self, by: str, switch: Version | None = None, save: Urgency = Urgency.NONE) -> list[Effect]:
+        effects = super()._commit(by, switch, save)
         self._fed.clear()
         return effects
 
@@ -495,8 +503,8 @@ class StopsFeeding(Attendance):
 class CopiesBeforeTheStep(Attendance):
     """S1: Copies its portion with the commit, before the optimizer has stepped."""
 
-    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
-        commit = super()._commit(by, switch)
+    def _commit(self, by: str, switch: Version | None = None, save: Urgency = Urgency.NONE) -> list[Effect]:
+        commit = super()._commit(by, switch, save)
         return [*self._saving.enter(self.step, self._last), *commit]
 
 
@@ -830,6 +838,7 @@ MUTANTS: dict[str, Rules] = {
             ReusesVersions,
             EveryoneFounds,
             StartsOver,
+            NeverParks,
             SeatsTheLeftOut,
             AwaitsNobody,
             EvictsTheLast,

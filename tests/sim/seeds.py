@@ -12,16 +12,16 @@ FOUND: dict[str, tuple[int, int, str]] = {
     "MournsTooEarly": (730, 20, "outcome"),
     "DistrustsCleanExits": (18, 6, "outcome"),
     "TrustsWordsAlone": (125, 20, "outcome"),
-    "BlamesItsOwnKill": (2337, 20, "outcome"),
+    "BlamesItsOwnKill": (59, 20, "outcome"),
     "TakesTheDoomedForDead": (2265, 20, "outcome"),
     "ForgetsTheStop": (19, 20, "outcome"),
     "ConcludesAtOnce": (2590, 40, "outcome"),
-    "ForgetsTheBudget": (18, 6, "budget"),
+    "ForgetsTheBudget": (6, 6, "budget"),
     "ForgetsTheBase": (2244, 6, "outcome"),
     "AwaitsTheRetired": (483, 6, "wishes"),
     "ForgetsWhoHandedOver": (4365, 20, "founding"),
     "AwaitsAllToEnter": (36505, 20, "liveness"),
-    "TakesAFounderForLate": (54178, 20, "outcome"),
+    "TakesAFounderForLate": (29528, 20, "outcome"),
 }
 
 LOOK_FROM: dict[str, tuple[int, int]] = {
@@ -35,6 +35,7 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
     "ListensOnce": (707, 20),
     "LogsAtBoundariesAlone": (267, 40),
     "LogsNoStop": (418, 20),
+    "NeverParks": (1049, 20),
     "RedoesUnlessPassed": (109, 20),
     "ReplaysAnotherLineage": (4905, 20),
     "ResultOutlivesRedo": (93, 20),
@@ -48,5 +49,5 @@ LOOK_FROM: dict[str, tuple[int, int]] = {
 }
 """Other mutants that few seeds catch: where to look first, and with how many faults."""
 
-MISJUDGED: tuple[int, ...] = (855, 30797, 41319, 44047, 44865)
+MISJUDGED: tuple[int, ...] = (855, 30797, 41319, 44047, 44865, 208089)
 """Jobs, with 20 faults, that broke no rule, though the simulator said so: its vault, its agent or a check was wrong."""

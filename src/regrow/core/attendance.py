@@ -74,6 +74,7 @@ from regrow.core.events import (
     Loaded,
     LoadFailed,
     Overran,
+    ParkTold,
     Recalled,
     Recorded,
     Reduced,
@@ -102,6 +103,7 @@ from regrow.core.messages import (
     Released,
     StatelessFound,
 )
+from regrow.core.order import mix
 from regrow.core.origin import Origin
 from regrow.core.resolve import Divided, Manifest, Resolution, Stateless, Statement
 from regrow.core.roster import NO_VERSION, Member, Roster, Version
@@ -211,6 +213,10 @@ class Attendance:
         return self._overflowed is not None
 
     @property
+    def listens(self) -> bool:
+        return self.listening is not None
+
+    @property
     def is_awaited(self) -> bool:
         """Does somebody wait to be fed?"""
         return bool(self._attached)
@@ -273,6 +279,8 @@ class Attendance:
                 return self._bounded(rows, parted)
             case ListenTold(roster=roster):
                 return self._listen_told(roster) + self._say_dismissed()
+            case ParkTold():
+                return self._park_told()
             case SnapshotsTaken(listener=listener, step=step):
                 if self.listening is not None and listener == self.listening.listener:
                     self.listening.snapshot = step
@@ -524,12 +532,13 @@ class Attendance:
             return [*effects, Compute(step=self.step, lane=(safe or todo)[0], digests=digests, then=then)]
         if self.result is None:
             return effects + self._ask(self._reduce(roster))
+        is_ready = self.next is not None and self._next_formed and not self._saving.is_owed
         row = Row(
             version=roster.version,
             step=self.step,
             digest=self.result.digest,
             stop=self._stop,
-            ready=self.next.version if self.next is not None and self._next_formed else NO_VERSION,
+            ready=self.next.version if self.next is not None and is_ready else NO_VERSION,
             listener=self._next_listener(),
             save=self._saving.stated(self.step, self._last),
         )
@@ -616,7 +625,7 @@ class Attendance:
                 if stop:
                     self._last = self.step + 1
                 if switch is not None:
-                    commit = self._commit("boundary", switch)
+                    commit = self._commit("boundary", switch, verdict.save)
                     return self._switch(switch) + commit
                 self.handed = ()
                 snap = self._feed(acting, self._attached.pop(listener)) if listener in self._attached else []
@@ -653,9 +662,10 @@ class Attendance:
     # Feeding listeners
 
     def _next_listener(self) -> int:
-        """Each in its turn: one that not all members have a line to must not keep the others waiting."""
-        waiting = sorted(self._attached) if self._is_housed else ()
-        return waiting[self.step % len(waiting)] if waiting else 0
+        """The first in an order that is another at every step: one that not all have a line to must not keep the others
+        waiting, and members who see not quite the same ones are to name the same."""
+        waiting = self._attached if self._is_housed else ()
+        return min(waiting, key=lambda number: mix(number, self.step), default=0)
 
     def _feed(self, roster: Roster, listener: Listener) -> list[Effect]:
         """From this step on, which is not committed yet: parameters are exactly those of `step`."""
@@ -685,6 +695,13 @@ class Attendance:
             caught_up = CaughtUp(member=self.me, step=self.step)
             return [*hush, Tell(message=caught_up)] if self.listening.has_caught_up else hush
         return self._hear(roster) + self._settle()
+
+    def _park_told(self) -> list[Effect]:
+        if self.listening is None or self.roster is not None:
+            return []  # a roster that counts on this joiner is newer than what it was told
+        told = [Tell(message=CaughtUp(member=self.me, step=None))] if self.listening.has_caught_up else []
+        self.listening = None
+        return [*told, Hush()]
 
     def _hear(self, roster: Roster) -> list[Effect]:
         effects: list[Effect] = []
@@ -777,10 +794,11 @@ class Attendance:
             self.holds_state = True
         if self.listening is not None and self.roster is not None and record.switch == self.roster.version:
             self.listening, self.holds_state = None, True
+            self._saving.wish(record.save)
             effects = [*self._enter(self.roster), Hush()]
         return [*effects, commit]
 
-    def _commit(self, by: str, switch: Version | None = None) -> list[Effect]:
+    def _commit(self, by: str, switch: Version | None = None, save: Urgency = Urgency.NONE) -> list[Effect]:
         result, resolution = self.result, self._resolution
         if result is None or resolution is None:
             raise Invariant(f"{self.me}: step {self.step} was decided, but its result is not here")
@@ -793,6 +811,7 @@ class Attendance:
             reporter=resolution.reporter if by == "boundary" else resolution.late,
             last=self._last,
             switch=switch,
+            save=save,
             lane=self._lane,
             feeds=tuple(self._fed.values()),
         )

@@ -185,6 +185,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """The job ends before this step."""
     switch: Version | None = None
     """The planned roster that its members go on under."""
+    save: Urgency = Urgency.NONE
+    """The wish that gave way to that."""
     lane: Lane | None = None
     """One of this member's lanes of this step: a listener may compute it again."""
     feeds: tuple[Feed, ...] = ()

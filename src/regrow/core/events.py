@@ -82,6 +82,10 @@ class Bounded(msgspec.Struct, frozen=True, kw_only=True):
     """What differs, where the rows say that the states do."""
 
 
+class ParkTold(msgspec.Struct, frozen=True, kw_only=True):
+    """The coordinator does not need this joiner now."""
+
+
 class ListenTold(msgspec.Struct, frozen=True, kw_only=True):
     """The coordinator names the members to listen to; it may be old news."""
 
@@ -192,6 +196,7 @@ Event = (
     | Reduced
     | Bounded
     | ListenTold
+    | ParkTold
     | SnapshotsTaken
     | Loaded
     | LoadFailed

@@ -10,6 +10,7 @@ import msgspec
 
 from regrow.core.lanes import Node
 from regrow.core.roster import Member, Version
+from regrow.core.saves import Urgency
 
 _ALIGN_BYTES = 512
 """Parts of a record begin at multiples of it."""
@@ -75,6 +76,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The job ends before this step."""
     switch: Version | None = None
     """The planned roster that its members went on under."""
+    save: Urgency = Urgency.NONE
+    """The wish to save that gave way to that: whoever enters by this record has it, too."""
     lane: Lane | None = None
 
 

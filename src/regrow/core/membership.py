@@ -87,6 +87,7 @@ from regrow.core.messages import (
     Listen,
     Missed,
     Overflowed,
+    Park,
     Push,
     Raised,
     Refuse,
@@ -119,6 +120,7 @@ class _Presence(msgspec.Struct, kw_only=True):
     left: Version | None = None
     told: Version = NO_VERSION
     """The roster whose members it was told to listen to."""
+    listens: bool = False
     has_caught_up: bool = False
     overflowed: str = ""
     """Why the members have to wait for it."""
@@ -491,6 +493,7 @@ class Membership:
             self._present[member] = _Presence(endpoint=join.endpoint, founder=founder, heard_s=now)
         self._enter(member, self._present[member], join.entered)
         self._present[member].told = NO_VERSION  # it may have been lost, or the answer to it
+        self._present[member].listens = join.listens
         effects = asks
         if self._stopping:
             effects.append(Send(member=member, message=Stop()))
@@ -956,10 +959,15 @@ class Membership:
         if planned := self._plan(roster, ready, cause):
             return planned
         told: list[MembershipEffect] = []
-        for member in listening:
-            if self._present[member].told != roster.version:
-                self._present[member].told = roster.version
+        for member in waiting:
+            presence = self._present[member]
+            if member in listening and presence.told != roster.version:
+                presence.told, presence.listens = roster.version, True
                 told.append(Send(member=member, message=Listen(roster=roster)))
+            elif member not in listening and presence.listens and not presence.overflowed:
+                # An earlier coordinator told it to, or more were needed then: the members would go on naming it.
+                presence.told, presence.listens = NO_VERSION, False
+                told.append(Send(member=member, message=Park()))
         return told
 
     def _waiting(self, roster: Roster) -> list[Member]:
@@ -969,7 +977,7 @@ class Membership:
         def rank(member: Member) -> tuple[bool, bool, bool, Member]:
             presence = self._present[member]
             is_placed = member.replica in places
-            return not presence.has_caught_up, presence.told == NO_VERSION, not is_placed, member
+            return not presence.has_caught_up, not presence.listens, not is_placed, member
 
         waiting = [m for m, presence in self._present.items() if roster.seat(m) is None and not presence.is_released]
         return sorted((member for member in waiting if member.replica in stays), key=rank)

@@ -71,6 +71,8 @@ class Join(_Message, frozen=True, kw_only=True):
     step: int
     skips: tuple[Cell, ...] = ()
     """Lanes the script leaves out; a term of the contract too."""
+    listens: bool = False
+    """It has been told to listen, and does."""
 
 
 class Entered(_Message, frozen=True, kw_only=True):
@@ -212,6 +214,10 @@ class Listen(_Message, frozen=True, kw_only=True):
     roster: Roster
 
 
+class Park(_Message, frozen=True, kw_only=True):
+    """Listen no longer: you are not needed now."""
+
+
 class Refuse(_Message, frozen=True, kw_only=True):
     """You cannot take part; says why."""
 
@@ -228,7 +234,7 @@ class SaveState(_Message, frozen=True, kw_only=True):
     """Wish a save at the next boundary."""
 
 
-ToMember = Push | Listen | Refuse | Stop | SaveState
+ToMember = Push | Listen | Park | Refuse | Stop | SaveState
 
 
 class Amend(_Message, frozen=True, kw_only=True):

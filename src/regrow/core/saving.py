@@ -21,6 +21,8 @@ class Saving:
         self._wish = Urgency.NONE
         self._decided: tuple[Roster, Urgency] | None = None
         """By the last boundary, for the step that is entered next."""
+        self.is_owed = False
+        """A wish gave way to a planned roster: the next boundary is for the save, however many rosters are planned."""
 
     def wish(self, urgency: Urgency) -> None:
         """By an operator, or because the last save is void."""
@@ -50,6 +52,7 @@ class Saving:
             self._wish, self._decided = Urgency.NONE, (roster, verdict.save)
         else:
             self.wish(verdict.save)
+        self.is_owed = verdict.switch is not None
 
     def guard(self) -> bool:
         """Nobody else holds the state from here on (rule S8). Is there somebody who could take a copy?"""

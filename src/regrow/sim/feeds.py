@@ -154,6 +154,7 @@ class Feeds:
             holdings=commit.holdings,
             last=commit.last,
             switch=commit.switch,
+            save=commit.save,
             lane=commit.lane,
         )
         for feed in commit.feeds:

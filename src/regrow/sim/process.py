@@ -38,13 +38,14 @@ from regrow.core.events import (
     Event,
     LaneDone,
     ListenTold,
+    ParkTold,
     RosterPushed,
     SaveWished,
     StepEntered,
     StopAsked,
 )
 from regrow.core.lanes import Cell, Node, children, leaf
-from regrow.core.messages import Listen, Push, Raised, Refuse, SaveState, Stop, Timed, ToMember
+from regrow.core.messages import Listen, Park, Push, Raised, Refuse, SaveState, Stop, Timed, ToMember
 from regrow.core.records import (
     Committed,
     Departed,
@@ -193,6 +194,8 @@ class Process:
                     self.world.referee.fail("fenced", f"{self.name} goes on, though {roster.version} has no seat for it")
             case Listen(roster=roster):
                 self.feed(ListenTold(roster=roster))
+            case Park():
+                self.feed(ParkTold())
             case Stop():
                 self.feed(StopAsked())
             case SaveState():

@@ -23,6 +23,8 @@ from regrow.core.staff import Staff
 
 _GRANTED_S = 60.0
 """Once the faults stop, a wish holds within this."""
+_GRANTED_STEPS = 3
+"""And within the commits of so many steps, however slow they are: boundaries seat the successor and let the leaver go."""
 _JOIN_STEPS = 25
 """So does a join, counted in the steps that the others commit."""
 
@@ -54,12 +56,14 @@ class Referee:
         self._died_in: dict[Cell, dict[Member, bool]] = {}
         """Whether it was struck by chance."""
         self._poisoned: set[Cell] = set()
-        self._wishes: dict[int, tuple[float, WishTold]] = {}
-        """Granted and not held yet, and since when."""
+        self._wishes: dict[int, tuple[float, int, WishTold]] = {}
+        """Granted and not held yet; since when, and since which step."""
         self.last_wish = 0
         """Of those that were granted, whether or not that could be said."""
         self._comes: dict[Member, int] = {}
         """Who waits for an empty place, and since which step."""
+        self._idle: dict[Member, int] = {}
+        """Who listens though no place is empty, and since which step."""
         self._top = -1
         self.raised = 0
         self.lost = 0
@@ -220,7 +224,7 @@ class Referee:
         if told.wish.kind == "save":
             return  # nobody remembers it: whoever asked looks for the save
         if told.state == "granted":
-            self._wishes[told.wish.number] = world.timeline.now, told
+            self._wishes[told.wish.number] = world.timeline.now, self._top, told
         else:
             if told.state == "overtaken" and told.wish.number == self.last_wish and not self.lost:
                 self.fail("wishes", f"{told.wish} is called overtaken, but nothing was wished since and nobody was lost")
@@ -275,6 +279,7 @@ class Referee:
         world, roster = self._world, self._rosters[max(self._rosters)]
         staff = world.coordinator.staff
         is_full = staff is None or sum(not seat.spectates for seat in roster.seats) >= staff.target
+        self._watch_listeners(step, roster, is_needed=not is_full or bool(staff and staff.moving))
         if staff is None or is_full or self.stops or world.timeline.now < world.faults.quiet_s:
             self._comes = {}
             return
@@ -285,6 +290,18 @@ class Referee:
             if step - since > _JOIN_STEPS:
                 self.fail("joins", f"{member} waits for an empty place since step {since}, and step {step} is committed")
 
+    def _watch_listeners(self, step: int, roster: Roster, is_needed: bool) -> None:
+        """Members feed whoever listens: nobody does so for ever without being needed."""
+        world = self._world
+        if is_needed or world.plan.shadow or self.stops or world.timeline.now < world.faults.quiet_s:
+            self._idle = {}
+            return
+        free = [p for p in world.agent.processes.values() if p.alive and roster.seat(p.member) is None]
+        self._idle = {p.member: self._idle.get(p.member, step) for p in free if p.attendance.listens and p.parted is None}
+        for member, since in self._idle.items():
+            if step - since > _JOIN_STEPS:
+                self.fail("joins", f"{member} listens since step {since}, and nobody needs it at step {step}")
+
     def state(self, process: "Process", step: int) -> None:
         states = process.line.states
         if step >= len(states) or process.state != states[step]:
@@ -292,9 +309,9 @@ class Referee:
 
     def ended(self, end: End) -> None:
         world = self._world
-        for since_s, told in self._wishes.values():
+        for since_s, since_step, told in self._wishes.values():
             waited_s = world.timeline.now - max(since_s, world.faults.quiet_s)
-            if waited_s > _GRANTED_S:
+            if waited_s > _GRANTED_S and self._top - since_step >= _GRANTED_STEPS:
                 self.fail("wishes", f"{told.wish} was granted {waited_s:.0f} s ago, and does not hold")
         processes = list(world.agent.processes.values())
         parted = [p for p in processes if p.parted is not None and p.parted.startswith("well")]

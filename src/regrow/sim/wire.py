@@ -57,6 +57,7 @@ class Wire:
                 seen=attendance.seen,
                 entered=attendance.entered,
                 step=attendance.step,
+                listens=attendance.listens,
             )
         )
 

@@ -54,6 +54,7 @@ from regrow.core.events import (
     Loaded,
     LoadFailed,
     Overran,
+    ParkTold,
     Recalled,
     Reduced,
     Reread,
@@ -194,6 +195,9 @@ class Driver:
 
     def listen_told(self, roster: Roster) -> None:
         self.tell(ListenTold(roster=roster))
+
+    def park_told(self) -> None:
+        self.tell(ParkTold())
 
     def dismissed(self, within_s: float) -> None:
         self.tell(DismissalCame(within_s=within_s))
@@ -492,6 +496,7 @@ class Driver:
             holdings=commit.holdings,
             last=commit.last,
             switch=commit.switch,
+            save=commit.save,
             lane=commit.lane,
         )
         total_bytes = result.buffer.numel()

@@ -241,6 +241,7 @@ class Job:
                 entered=attendance.entered,
                 step=attendance.step,
                 skips=self._skips,
+                listens=attendance.listens,
             )
 
         place.session.attend(driver, join)

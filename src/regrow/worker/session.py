@@ -26,6 +26,7 @@ from regrow.core.messages import (
     Listen,
     Meet,
     Missed,
+    Park,
     Push,
     Refuse,
     SaveState,
@@ -72,6 +73,7 @@ class Inbox(Protocol):
 
     def pushed(self, roster: Roster) -> None: ...
     def listen_told(self, roster: Roster) -> None: ...
+    def park_told(self) -> None: ...
     def stop_asked(self) -> None: ...
     def save_asked(self) -> None: ...
     def refused(self, why: str, is_lost: bool) -> None: ...
@@ -229,6 +231,8 @@ class Session:
                 self._amend(inbox, change)
             case Listen(roster=roster):
                 inbox.listen_told(roster)
+            case Park():
+                inbox.park_told()
             case Stop():
                 inbox.stop_asked()
             case SaveState():
