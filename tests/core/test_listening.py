@@ -201,6 +201,16 @@ def test_who_is_cut_off_again_and_again_asks_the_others_to_wait() -> None:
     )
 
 
+def test_who_is_let_go_before_all_have_begun_asks_the_others_to_wait_as_well() -> None:
+    joiner = Joiner().listening()
+    for attempt in (1, 2):
+        (hear,) = joiner.hears(Unheard(listener=Listener(J, attempt), why="", named=True))
+        assert isinstance(hear, Hear)
+    joiner.hears(Unheard(listener=Listener(J, 3), why="", named=False))
+    (_, tell) = joiner.hears(Unheard(listener=Listener(J, 4), why="r1.0 was lost before all had begun", named=True))
+    assert isinstance(tell, Tell) and isinstance(tell.message, Overflowed)
+
+
 def test_who_was_cut_off_because_a_member_is_gone_has_been_none_too_slow() -> None:
     joiner = Joiner().listening()
     for attempt in (1, 2):

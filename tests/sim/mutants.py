@@ -425,18 +425,18 @@ class MournsListeners(Membership):
 class ListensOnce(Attendance):
     """A joiner whose lines were lost does not begin again."""
 
-    def _unheard(self, listener: Listener, why: str) -> list[Effect]:
-        effects = super()._unheard(listener, why)
+    def _unheard(self, listener: Listener, why: str, named: bool) -> list[Effect]:
+        effects = super()._unheard(listener, why, named)
         return [] if any(isinstance(effect, Hear) for effect in effects) else effects
 
 
 class ListensAgain(Attendance):
     """Begins to listen anew, though the members may have gone on counting on it."""
 
-    def _unheard(self, listener: Listener, why: str) -> list[Effect]:
+    def _unheard(self, listener: Listener, why: str, named: bool) -> list[Effect]:
         if self.listening is not None and listener == self.listening.listener and self.listening.is_audited:
             return self._hear(self.listening.roster)
-        return super()._unheard(listener, why)
+        return super()._unheard(listener, why, named)
 
 
 class DropsWhatOverran(Attendance):

@@ -120,6 +120,24 @@ def test_a_listener_that_takes_nothing_says_when_it_has_no_room_left() -> None:
     run(story())
 
 
+def test_a_listener_is_not_let_go_for_a_record_that_only_its_beginning_waits_before() -> None:
+    """A member whose loop is slow has sent neither when the step is over."""
+
+    async def story() -> None:
+        feeder = await Feeder(A, room_bytes=0).open()
+        line = await connect(feeder.door.endpoint, TOKEN, str(FIRST.member), 10.0)
+        await line.send(Attend(listener=FIRST))
+        assert await feeder.told.get() == ListenerCame(listener=FIRST)
+        feeder.begin(FIRST, 0)
+        feeder.commit(FIRST, 0, gradient_of(0), (A,))
+        assert await line.receive() == Begin(step=0)
+        assert isinstance(await line.receive(), Part)
+        line.abort()
+        await feeder.door.close()
+
+    run(story())
+
+
 def test_a_listener_that_reads_nothing_is_let_go_and_another_one_is_fed_all_the_same() -> None:
     async def story() -> None:
         feeder = await Feeder(A, room_bytes=4 * MEGABYTE).open()

@@ -297,9 +297,9 @@ class Attendance:
                 return self._settle()
             case LoadFailed(listener=listener, why=why):
                 self._free()
-                return self._unheard(listener, why) + self._settle()
-            case Unheard(listener=listener, why=why):
-                return self._unheard(listener, why) + self._settle()
+                return self._unheard(listener, why, True) + self._settle()
+            case Unheard(listener=listener, why=why, named=named):
+                return self._unheard(listener, why, named) + self._settle()
             case Overran(listener=listener, why=why):
                 return self._overran(listener, why)
             case ListenerCame(listener=listener):
@@ -713,14 +713,14 @@ class Attendance:
         self.listening = Listening(Listener(self.me, self._tries), roster)
         return [*effects, Hear(listener=self.listening.listener, roster=roster)]
 
-    def _unheard(self, listener: Listener, why: str) -> list[Effect]:
+    def _unheard(self, listener: Listener, why: str, named: bool) -> list[Effect]:
         if self.listening is None or listener != self.listening.listener:
             return []
         if self.listening.is_audited and self.roster is not None:
             # The members may have entered the roster that counts on this joiner, by a record that it has not got.
             self.listening = None
             return [Hush(), *self._complain(self.roster.version, "a line to a peer was lost before the roster was entered")]
-        if self.listening.snapshot is not None:
+        if named:
             self._cut_off += 1
         if self._cut_off >= _PATIENCE:
             return self._overran(listener, f"{self._cut_off} tries in vain, the last because {why[:_WHY]}")

@@ -124,6 +124,8 @@ class Unheard(msgspec.Struct, frozen=True, kw_only=True):
 
     listener: Listener
     why: str
+    named: bool = False
+    """A boundary had named this listener: some peer had taken a snapshot for it."""
 
 
 class Overran(msgspec.Struct, frozen=True, kw_only=True):

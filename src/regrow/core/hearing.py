@@ -50,6 +50,11 @@ class Hearing:
         self._next = 0
 
     @property
+    def is_named(self) -> bool:
+        """A boundary has: some peer took a snapshot, and then the others did, or were lost."""
+        return bool(self._begun)
+
+    @property
     def has_begun(self) -> bool:
         """From here on the try outlives the loss of a peer."""
         return self._peers <= self._begun.keys()

@@ -206,7 +206,7 @@ class Feeds:
             call()
         except PeerError as error:
             self._end(tried)
-            tried.process.feed(Unheard(listener=tried.listener, why=str(error)))
+            tried.process.feed(Unheard(listener=tried.listener, why=str(error), named=tried.hearing.is_named))
 
     def _begin(self, tried: _Try, line: _Line, step: int) -> None:
         if (begun := tried.hearing.begins(line.peer.member, step)) is not None:

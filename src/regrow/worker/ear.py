@@ -121,7 +121,7 @@ class Ear:
                 return
             if not tried.hearing.has_begun:
                 await asyncio.sleep(self._backoff.delay_s())
-            self._notify(Unheard(listener=listener, why=str(first)))
+            self._notify(Unheard(listener=listener, why=str(first), named=tried.hearing.is_named))
 
     async def _line(self, tried: _Try, seat: Seat) -> None:
         connection = await self._reach(tried.listener, seat.endpoint)

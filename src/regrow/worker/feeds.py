@@ -89,8 +89,9 @@ class Feeds:
         line = self._lines.get(listener)
         if line is None:
             return
+        waits = line.waiting_bytes > 0 and not line.items.empty()  # behind a Begin alone nothing does
         line.waiting_bytes += data.numel()
-        if line.waiting_bytes > self._room_bytes and not line.items.empty():
+        if waits and line.waiting_bytes > self._room_bytes:
             line.connection.abort()
             return
         line.items.put_nowait(_Item(message, data))
