@@ -14,6 +14,7 @@ FOUNDING = Founding(
     records=0,
     differences=(),
     size_bytes=None,
+    served=(),
     found_s=None,
     loaded_s=None,
 )

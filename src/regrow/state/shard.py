@@ -85,7 +85,7 @@ class ShardReader:
             for place in segment.places:
                 at = place.start - segment.start
                 place.view[:] = held[at : at + len(place.view)]
-        return damages
+        return [*damages.values()]
 
     def check_size(self) -> None:
         """StateError when the file is not of the size that it was saved with."""
@@ -105,8 +105,8 @@ class ShardReader:
         while len(head) < wanted:
             more = bytearray(min(-(-wanted // CHUNK_BYTES) * CHUNK_BYTES, size) - len(head))
             damages = self.fill(len(head), [memoryview(more)])
-            if damages:
-                raise StateError(damages[0])
+            for damage in damages.values():
+                raise StateError(damage)
             head += more
             wanted = header_bytes(head)
             if wanted > size:
@@ -134,20 +134,20 @@ class ShardReader:
                 found.append(Place(start=body + start, view=view))
         return sorted(found, key=lambda place: place.start)
 
-    def fill(self, start: int, views: Sequence[memoryview]) -> list[str]:
-        """From the file, from there on; and what is wrong with its chunks."""
+    def fill(self, start: int, views: Sequence[memoryview]) -> dict[int, str]:
+        """From the file, from there on; and what is wrong with which of its chunks, in words."""
         at = start
         for view in views:
             self._store.read_into(self._path, at, view)
             self._told(len(view))
             at += len(view)
-        damages = []
+        damages = {}
         for number, found in enumerate(piece_digests(views, CHUNK_BYTES), start // CHUNK_BYTES):
             said = self._shard.chunks[number]
             if found.hex() != said:
                 first = number * CHUNK_BYTES
                 last = min(first + CHUNK_BYTES, self._shard.size_bytes) - 1
-                damages.append(
+                damages[number] = (
                     f"{self._where} is damaged between byte {first} and byte {last}: they have digest {found.hex()}, the "
                     f"manifest says {said}"
                 )
