@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -374,6 +375,35 @@ def test_what_no_copy_has_whole_leaves_the_state_before_it(make: Callable[..., H
     host.open()
     check(host, host.seek(), 1, near.url)
     assert [(fact.step, fact.where) for fact in host.facts(OriginPassedOver)] == [(2, near.url), (2, far.url)]
+
+
+def test_a_place_that_never_answers_is_left_and_the_others_serve(make: Callable[..., Host], tmp_path: Path) -> None:
+    near, far = place(tmp_path / "near"), place(tmp_path / "far")
+    filled(make, (near, far), 2)
+    file = shards_of(tmp_path / "near", 2)[1]
+    file.unlink()
+    os.mkfifo(file)  # whoever reads it waits for ever
+    host = make(near, far, patience_s=1.0)
+    host.open()
+    check(host, host.seek(), 2, far.url)
+    assert served(host) == {far.url: 2 * SHARD_BYTES}
+    (passed,) = host.facts(OriginPassedOver)
+    assert passed.where == near.url and "does not answer for 1 s" in passed.why
+
+
+@pytest.mark.parametrize("kept", ["version-1-job", "version-2"])
+def test_what_a_release_saved_is_an_origin_for_this_one(make: Callable[..., Host], tmp_path: Path, kept: str) -> None:
+    """A whole checkpoint, and a chain of deltas."""
+    pytest.importorskip("zstandard", reason="pip install 'regrow[delta]'")
+    shutil.copytree(Path(__file__).parents[1] / "state" / "fixtures" / kept, tmp_path / "near")
+    host = make(place(tmp_path / "near"))
+    host.open()
+    origin = host.seek()["origin"]
+    manifest = Archive(open_store(str(tmp_path / "near"))).manifest(
+        Archive(open_store(str(tmp_path / "near"))).pointers()[0][0]
+    )
+    assert (origin["step"], origin["root"], origin["where"]) == (12, manifest.root, str(tmp_path / "near"))
+    assert Worker(host, "founder.0").recall(12, manifest.root)
 
 
 def test_files_whose_manifest_is_harmed_serve_under_that_of_another_copy(make: Callable[..., Host], tmp_path: Path) -> None:

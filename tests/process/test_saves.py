@@ -296,6 +296,46 @@ def test_a_job_killed_whole_at_a_named_point_goes_on_with_other_replicas(
     prove_saved(run, place, reference)
 
 
+RESTORING = ["vault:vault-open", "vault:vault-seek", "vault:restore-read", "r0:recall", "r0:recalled"]
+
+
+@pytest.mark.parametrize("where", sparse(RESTORING, 2))
+def test_a_job_killed_whole_while_it_resumes_resumes_with_other_replicas(
+    start: Start, place: Path, reference: str, where: str
+) -> None:
+    stop_at(start, place, 9)
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(EVERY), "--resume", "latest")
+    killed = start("--replicas", "2", *flags, "--fault", f"{where}:SIGSTOP")
+    wait_for(lambda: any(map(is_stopped, killed.processes())), f"{where} to stand still")
+    killed.kill()
+    wait_for(lambda: not killed.processes(), "every process of the job to be gone")
+    run = start("--replicas", "3", *flags)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=10)
+    prove_saved(run, place, reference)
+
+
+@pytest.mark.parametrize("who", ["writer", "everybody"])
+def test_killed_while_an_old_checkpoint_is_removed(start: Start, place: Path, reference: str, who: str) -> None:
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(EVERY), "--keep-last", "1")
+    action = "SIGKILL" if who == "writer" else "SIGSTOP"
+    first = start("--replicas", "2", *flags, "--fault", f"writer:save-prune:step=4:{action}", script_args=PACED)
+    newest = 0
+    if who == "everybody":
+        wait_for(lambda: any(map(is_stopped, first.processes())), "the writer to stand still there")
+        first.kill()
+        wait_for(lambda: not first.processes(), "every process of the job to be gone")
+        assert durable(place) == [8, 4], "what is newer is complete before the older one goes"
+        newest = 8
+        first = start("--replicas", "3", *flags, "--resume", "latest")
+    else:
+        hurry(first)
+    assert first.wait() == 0, first.story()
+    prove(first, reference, deaths=Counter(), first=newest)
+    prove_saved(first, place, reference)
+    assert durable(place) == [STEPS], first.story()
+
+
 def test_with_a_copy_of_every_step_in_memory_no_more_than_one_is_lost(start: Start, reference: str) -> None:
     run = start("--replicas", "3", "--memory-every", "1", script_args=PACED)
     wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")

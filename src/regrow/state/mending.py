@@ -7,16 +7,17 @@ no other.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from regrow.core.checkpoint import CHUNK_BYTES, Manifest
+from regrow.core.checkpoint import CHUNK_BYTES, Manifest, Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import StateError
 from regrow.core.records import Served
 from regrow.state.imprint import imprint
 from regrow.state.safetensors import header
-from regrow.state.shard import RUN_BYTES, ShardReader, Told
+from regrow.state.shard import RUN_BYTES, ShardReader, Told, cut
+from regrow.state.store import Readable
 
 _LINES = 8
 _NAMED = 3
@@ -155,3 +156,48 @@ class Mending:
         aside = memoryview(bytearray(max(0, min(stop, head) - start)))
         into = self._arena[body + max(0, start - head) : body + max(0, stop - head)]
         return [aside, into]
+
+
+class MendingReader(ShardReader):
+    """One file of a near copy, and of a far one what the near copy does not hold whole."""
+
+    def __init__(
+        self,
+        number: int,
+        pointer: Pointer,
+        manifest: Manifest,
+        near: Readable,
+        far: Callable[[], Sequence[ShardReader]],
+        gives: Copy,
+        mends: Copy,
+    ) -> None:
+        """`far`: the readers of all files, which are made when the first is needed. The copies are what is counted."""
+        shard = manifest.shards[number]
+        super().__init__(near, f"{pointer.folder}/{shard.file}", shard, lambda _: None)
+        self._number = number
+        self._far = far
+        self._gives = gives
+        self._mends = mends
+
+    def check_size(self) -> None:
+        """What is too short is found to lack chunks."""
+
+    def fill(self, start: int, views: Sequence[memoryview]) -> dict[int, str]:
+        begun_s = time.monotonic()
+        first, stop = start // CHUNK_BYTES, start + sum(map(len, views))
+        try:
+            harms = super().fill(start, views)
+        except StateError as error:
+            harms = dict.fromkeys(range(first, -(-stop // CHUNK_BYTES)), str(error))
+        self._gives.harms |= {(self._number, number): why for number, why in harms.items()}
+        lacking_bytes = 0
+        damages: dict[int, str] = {}
+        for number in harms:
+            at = number * CHUNK_BYTES
+            part = cut(views, at - start, min(at + CHUNK_BYTES, stop) - start)
+            lacking_bytes += sum(map(len, part))
+            asked_s = time.monotonic()
+            damages |= self._far()[self._number].fill(at, part)
+            self._mends.gave(sum(map(len, part)), asked_s)
+        self._gives.gave(stop - start - lacking_bytes, begun_s)
+        return damages

@@ -186,3 +186,14 @@ def _segments(start: int, stop: int, places: Sequence[Place]) -> Iterator[Place 
     aside.stop = stop
     if aside.stop > aside.start:
         yield aside
+
+
+def cut(views: Sequence[memoryview], first: int, last: int) -> list[memoryview]:
+    """These bytes of what the views are one after the other."""
+    found, start = [], 0
+    for view in views:
+        part = view[max(0, first - start) : max(0, last - start)]
+        if len(part):
+            found.append(part)
+        start += len(view)
+    return found
