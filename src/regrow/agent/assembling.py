@@ -6,7 +6,7 @@ lies, and keeps its label: whoever dies over it leaves what the next search mend
 asks of generations is done by the loop, which owns them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -111,11 +111,11 @@ class Assembling:
         found, rest = None, self._sources
         while found is None and rest:
             found, rest = self._assembled(rest)
+        refusals = {} if found is None else {url: words(error) for url, error in self._refusals.items()}
+        self._tell(() if found is None else found.served, refusals)
         if found is None:
             for url, error in self._refusals.items():
-                why = f"{url} cannot be searched, and may hold a newer state than any other: {words(error)}"
-                raise Refused(why) from error
-        self._tell(() if found is None else found.served)
+                raise unsearchable(url, error) from error
         return found
 
     def _assembled(self, sources: Sequence[Source]) -> tuple[Assembled | None, Sequence[Source]]:
@@ -244,10 +244,9 @@ class Assembling:
         if work is not None:
             self._hands.drop(work.generation, is_tainted)
 
-    def _tell(self, served: Sequence[Served]) -> None:
-        """What is wrong, where nothing but that is."""
+    def _tell(self, served: Sequence[Served], refusals: Mapping[str, str]) -> None:
+        """What is wrong with each copy of which anything was asked."""
         givers = {one.where for one in served}
-        refusals = {url: words(error) for url, error in self._refusals.items()}
         for where in dict.fromkeys([*self._harms, *self._harmed_files, *refusals]):
             whys = (told.get(where) for told in (self._harms, self._harmed_files, refusals))
             why = "; ".join(filter(None, whys))
@@ -276,5 +275,9 @@ class _Silent(Exception):
         self.url = url
 
 
-def words(error: BaseException | None) -> str:
+def unsearchable(url: str, error: BaseException) -> Refused:
+    return Refused(f"{url} cannot be searched, and may hold a newer state than any other: {words(error)}")
+
+
+def words(error: BaseException) -> str:
     return str(error) if isinstance(error, InfraError | ConfigError | StateError) else f"{type(error).__name__}: {error}"

@@ -17,7 +17,7 @@ from itertools import groupby
 
 import msgspec
 
-from regrow.agent.assembling import Assembled, Assembling, Hands, Hurt, Refused, Source, let_go, words
+from regrow.agent.assembling import Assembled, Assembling, Hands, Hurt, Refused, Source, let_go, unsearchable
 from regrow.agent.generation import Generation, Label
 from regrow.agent.logs import Chained, beginning, chained
 from regrow.agent.patience import begun, tried
@@ -236,9 +236,7 @@ class Seeking:
             try:
                 pointers, damages, term = answer.result()
             except Exception as error:  # the edge of a store: its library raises what it likes
-                raise Refused(
-                    f"{place.url} cannot be searched, and may hold a newer state than any other: {words(error)}"
-                ) from error
+                raise unsearchable(place.url, error) from error
             self._newest_term = max(self._newest_term, term)
             for damage in damages:
                 self._hands.noted(OriginPassedOver(step=-1, where=place.url, why=damage))

@@ -159,7 +159,10 @@ class Mending:
 
 
 class MendingReader(ShardReader):
-    """One file of a near copy, and of a far one what the near copy does not hold whole."""
+    """One file of a near copy, in memory, and of a far one what the near copy does not hold whole."""
+
+    block_bytes = 1 << 20
+    """Digested while it lies in a core's cache."""
 
     def __init__(
         self,

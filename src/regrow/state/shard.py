@@ -11,7 +11,7 @@ import msgspec
 from regrow.core.checkpoint import CHUNK_BYTES, Leaf, Shard
 from regrow.core.errors import StateError
 from regrow.core.stretches import STRETCH_BYTES
-from regrow.state.fingerprint import piece_digests
+from regrow.state.fingerprint import Pieces
 from regrow.state.safetensors import header_bytes, parse
 from regrow.state.store import Readable
 
@@ -36,6 +36,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 class ShardReader:
     """One file of one checkpoint."""
+
+    block_bytes = RUN_BYTES
+    """So much is asked for at a time, and digested when it is there."""
 
     def __init__(self, store: Readable, path: str, shard: Shard, told: Told) -> None:
         self._store = store
@@ -137,12 +140,18 @@ class ShardReader:
     def fill(self, start: int, views: Sequence[memoryview]) -> dict[int, str]:
         """From the file, from there on; and what is wrong with which of its chunks, in words."""
         at = start
+        pieces = Pieces(CHUNK_BYTES)
+        digests: list[bytes] = []
         for view in views:
-            self._store.read_into(self._path, at, view)
-            self._told(len(view))
-            at += len(view)
+            for first in range(0, len(view), self.block_bytes):
+                block = view[first : first + self.block_bytes]
+                self._store.read_into(self._path, at, block)
+                self._told(len(block))
+                digests += pieces.add(block)
+                at += len(block)
+        digests += pieces.end()
         damages = {}
-        for number, found in enumerate(piece_digests(views, CHUNK_BYTES), start // CHUNK_BYTES):
+        for number, found in enumerate(digests, start // CHUNK_BYTES):
             said = self._shard.chunks[number]
             if found.hex() != said:
                 first = number * CHUNK_BYTES
