@@ -3,6 +3,7 @@
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import threading
@@ -14,6 +15,7 @@ import pytest
 import xxhash
 from vaults import (
     MATHEMATICS,
+    TENSOR_BYTES,
     Host,
     Worker,
     bytes_of,
@@ -29,6 +31,7 @@ from vaults import (
 from regrow.core.errors import PeerError
 from regrow.core.records import (
     OriginFound,
+    OriginMended,
     OriginPassedOver,
     SaveDurable,
     SaveFailed,
@@ -88,8 +91,8 @@ def flip(file: Path, offset: int = -1) -> None:
     file.write_bytes(data)
 
 
-def shard_of(folder: Path, step: int) -> Path:
-    return next(folder.glob(f"step-{step:012d}-*/shard-*"))
+def shards_of(folder: Path, step: int) -> list[Path]:
+    return sorted(folder.glob(f"step-{step:012d}-*/shard-*"))
 
 
 # Nearest first
@@ -131,16 +134,16 @@ def test_a_state_that_cannot_be_read_at_one_place_is_taken_from_another_that_has
     if not has_other:
         archive = Archive(open_store(places[1].url))
         archive._pointers.remove(archive.pointers()[0][0].number)
-    shard = shard_of(tmp_path / "near", 3)
+    shard = shards_of(tmp_path / "near", 3)[0]
     shard.unlink()
     shard.symlink_to(shard.name)  # which leads nowhere, for ever
-    host = make(*places, patience_s=1.0)
+    host = make(*places, patience_s=1000.0 if has_other else 1.0)  # while others have it nobody waits for a refusal to end
     host.open()
     sought = host.seek()
     if has_other:
-        check(host, sought, 3, str(tmp_path / "far"))
-        (passed,) = host.facts(OriginPassedOver)
-        assert (passed.step, passed.where) == (3, str(tmp_path / "near")) and "cannot be used" in passed.why
+        check(host, sought, 3, f"{tmp_path / 'near'} and {tmp_path / 'far'}")
+        (mended,) = host.facts(OriginMended)
+        assert (mended.step, mended.where) == (3, str(tmp_path / "near")) and "cannot be used" in mended.why
     else:
         assert sought["origin"] is None and f"{tmp_path / 'near'} cannot be searched" in sought["why"], "none older"
 
@@ -188,7 +191,8 @@ def test_a_place_that_is_ahead_is_asked_although_it_is_farther(make: Callable[..
 def test_what_is_harmed_is_passed_over_and_told(make: Callable[..., Host], tmp_path: Path) -> None:
     near, far = place(tmp_path / "near"), place(tmp_path / "far")
     filled(make, (near, far), 2)
-    flip(shard_of(tmp_path / "near", 2))
+    for shard in shards_of(tmp_path / "near", 2):
+        flip(shard)
     host = make(near, far)
     host.open()
     sought = host.seek()
@@ -196,7 +200,7 @@ def test_what_is_harmed_is_passed_over_and_told(make: Callable[..., Host], tmp_p
     assert "near" in sought["why"] and "passed over" in sought["why"]
     assert [(fact.step, fact.where) for fact in host.facts(OriginPassedOver)] == [(2, near.url)]
     wait_for(lambda: any("passed over" in said for said in host.said), "a word to people")
-    flip(shard_of(tmp_path / "far", 2))
+    flip(shards_of(tmp_path / "far", 2)[0])
     other = make(near, far)
     other.open()
     check(other, other.seek(), 1, near.url)
@@ -212,8 +216,8 @@ def test_a_bit_that_flips_in_memory_is_found(make: Callable[..., Host], tmp_path
     assert worker.arena is not None
     worker.arena[100] ^= 1
     worker.close()
-    check(host, host.seek(), 2, str(tmp_path / "near"))
-    (fact,) = host.facts(OriginPassedOver)
+    check(host, host.seek(), 2, f"{MEMORY} and {tmp_path / 'near'}")
+    (fact,) = host.facts(OriginMended)
     assert (fact.step, fact.where) == (2, MEMORY)
     assert re.match(r"1 of 1 pieces are harmed, the first one within x\d \(byte 0 to \d+\), ", fact.why)
 
@@ -276,6 +280,142 @@ def test_after_a_step_back_nothing_that_was_left_behind_is_found(make: Callable[
     after = make(near)
     after.open()
     check(after, after.seek(), 2, near.url)
+
+
+# Out of several tiers
+
+
+def served(host: Host) -> dict[str, int]:
+    """How many bytes of the state that was found last each tier gave."""
+    found = host.facts(OriginFound)[-1]
+    assert sum(one.size_bytes for one in found.served) == found.size_bytes
+    return {one.where: one.size_bytes for one in found.served}
+
+
+SHARD_BYTES = 2 * TENSOR_BYTES
+"""Of the tensors in each of two shards, each of which is one chunk."""
+
+
+def test_only_what_is_harmed_in_memory_comes_from_a_place(make: Callable[..., Host], tmp_path: Path) -> None:
+    near = place(tmp_path / "near")
+    host = make(near)
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    wait_for(lambda: host.facts(SaveDurable), "the place")
+    for _ in range(2):  # what was mended can be harmed as well, and is mended again
+        assert worker.arena is not None
+        worker.arena[SHARD_BYTES + 7] ^= 1
+        check(host, host.seek(), 1, f"{MEMORY} and {near.url}")
+        assert served(host) == {MEMORY: SHARD_BYTES, near.url: SHARD_BYTES}
+        mended = host.facts(OriginMended)[-1]
+        assert (mended.where, mended.lacking_bytes) == (MEMORY, SHARD_BYTES)
+    assert not host.facts(OriginPassedOver)
+    wait_for(lambda: any(f"{SHARD_BYTES} bytes of it come from elsewhere" in said for said in host.said), "a word of it")
+
+
+@pytest.mark.parametrize("harm", [flip, Path.unlink, lambda file: os.truncate(file, 5000)], ids=["flip", "unlink", "cut"])
+def test_a_state_that_no_place_has_whole_is_put_together(
+    make: Callable[..., Host], tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    near, far = place(tmp_path / "near"), place(tmp_path / "far")
+    filled(make, (near, far), 2)
+    harm(shards_of(tmp_path / "near", 2)[1])
+    harm(shards_of(tmp_path / "far", 2)[0])
+    host = make(near, far)
+    host.open()
+    sought = host.seek()
+    check(host, sought, 2, f"{near.url} and {far.url}")
+    assert served(host) == {near.url: SHARD_BYTES, far.url: SHARD_BYTES}
+    (mended,) = host.facts(OriginMended)  # of the other one nobody asked what is harmed there
+    assert (mended.where, mended.lacking_bytes) == (near.url, SHARD_BYTES)
+    assert "shard-00001.safetensors" in mended.why and "shard-00001.safetensors" in sought["why"]
+    assert host.finish() == []
+
+
+def test_a_vault_that_dies_over_a_harmed_state_leaves_it_to_be_mended(make: Callable[..., Host], tmp_path: Path) -> None:
+    """The older one, which is whole in memory, does not take its place."""
+    near = place(tmp_path / "near")
+    host = make(near, faults="vault.0:restore-read:SIGKILL")
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    save(2, worker)
+    wait_for(lambda: len(host.facts(SaveDurable)) == 2, "the place")
+    assert worker.arena is not None
+    worker.arena[7] ^= 1
+    check(host, host.seek(), 2, f"{MEMORY} and {near.url}")
+    assert len(host.facts(VaultEnded)) == 1
+
+
+def test_what_was_newest_in_memory_and_harmed_is_not_forgotten(make: Callable[..., Host], tmp_path: Path) -> None:
+    """One place found the harm while it saved the state, which another one had durable by then."""
+    near, far = place(tmp_path / "near"), place(tmp_path / "far", 2)
+    host = make(near, far)
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    writer = stopped_writer(host)
+    save(2, worker)
+    wait_for(lambda: [fact.url for fact in host.facts(SaveDurable) if fact.step == 2] == [far.url], "the farther place")
+    assert worker.arena is not None
+    worker.arena[7] ^= 1
+    os.kill(writer, signal.SIGCONT)
+    wait_for(lambda: host.facts(SaveFailed), "the nearer place")
+    host.kill()
+    check(host, host.seek(), 2, far.url)
+
+
+def test_what_no_copy_has_whole_leaves_the_state_before_it(make: Callable[..., Host], tmp_path: Path) -> None:
+    near, far = place(tmp_path / "near"), place(tmp_path / "far")
+    filled(make, (near, far), 2)
+    for folder in ("near", "far"):
+        flip(shards_of(tmp_path / folder, 2)[1])
+    host = make(near, far)
+    host.open()
+    check(host, host.seek(), 1, near.url)
+    assert [(fact.step, fact.where) for fact in host.facts(OriginPassedOver)] == [(2, near.url), (2, far.url)]
+
+
+def test_a_place_that_never_answers_is_left_and_the_others_serve(make: Callable[..., Host], tmp_path: Path) -> None:
+    near, far = place(tmp_path / "near"), place(tmp_path / "far")
+    filled(make, (near, far), 2)
+    file = shards_of(tmp_path / "near", 2)[1]
+    file.unlink()
+    os.mkfifo(file)  # whoever reads it waits for ever
+    host = make(near, far, patience_s=1.0)
+    host.open()
+    check(host, host.seek(), 2, far.url)
+    assert served(host) == {far.url: 2 * SHARD_BYTES}
+    (passed,) = host.facts(OriginPassedOver)
+    assert passed.where == near.url and "does not answer for 1 s" in passed.why
+
+
+@pytest.mark.parametrize("kept", ["version-1-job", "version-2"])
+def test_what_a_release_saved_is_an_origin_for_this_one(make: Callable[..., Host], tmp_path: Path, kept: str) -> None:
+    """A whole checkpoint, and a chain of deltas."""
+    pytest.importorskip("zstandard", reason="pip install 'regrow[delta]'")
+    shutil.copytree(Path(__file__).parents[1] / "state" / "fixtures" / kept, tmp_path / "near")
+    host = make(place(tmp_path / "near"))
+    host.open()
+    origin = host.seek()["origin"]
+    manifest = Archive(open_store(str(tmp_path / "near"))).manifest(
+        Archive(open_store(str(tmp_path / "near"))).pointers()[0][0]
+    )
+    assert (origin["step"], origin["root"], origin["where"]) == (12, manifest.root, str(tmp_path / "near"))
+    assert Worker(host, "founder.0").recall(12, manifest.root)
+
+
+def test_files_whose_manifest_is_harmed_serve_under_that_of_another_copy(make: Callable[..., Host], tmp_path: Path) -> None:
+    near, far = place(tmp_path / "near"), place(tmp_path / "far")
+    filled(make, (near, far), 2)
+    flip(next((tmp_path / "near").glob("step-000000000002-*/manifest.json")), 40)
+    flip(shards_of(tmp_path / "near", 2)[0])
+    host = make(near, far)
+    host.open()
+    check(host, host.seek(), 2, f"{near.url} and {far.url}")
+    assert served(host) == {near.url: SHARD_BYTES, far.url: SHARD_BYTES}
+    assert "manifest.json" in host.facts(OriginMended)[0].why
 
 
 # Killed

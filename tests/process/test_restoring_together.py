@@ -13,7 +13,7 @@ import torch
 from collectives.ranks import Ranks
 from saving import digest
 
-from regrow.core.checkpoint import Manifest
+from regrow.core.checkpoint import CHUNK_BYTES, Manifest
 from regrow.core.errors import RegrowError
 from regrow.core.stretches import stretches
 from regrow.state.archive import Archive
@@ -33,14 +33,24 @@ class Restored(msgspec.Struct, frozen=True):
     report: Report
 
 
-def restoring(folder: Path, world: int, faults: dict[int, str] | None = None, save: bool = False) -> Ranks:
-    """Ranks that restore, after rank 0 has saved what they have, if so."""
+def restoring(
+    folder: Path, world: int, faults: dict[int, str] | None = None, save: bool = False, harm: bool = False
+) -> Ranks:
+    """Ranks that restore, after rank 0 has saved what they have, if so, and a bit has flipped in its copy of that."""
     meeting = folder.with_name(f"meeting-{next(_numbers)}").as_uri()
-    return Ranks(world, _restores, folder, meeting, faults or {}, save)
+    return Ranks(world, _restores, folder, meeting, faults or {}, save, harm)
 
 
 def _restores(
-    rank: int, world: int, form: object, parent: Connection, folder: Path, meeting: str, faults: dict[int, str], save: bool
+    rank: int,
+    world: int,
+    form: object,
+    parent: Connection,
+    folder: Path,
+    meeting: str,
+    faults: dict[int, str],
+    save: bool,
+    harm: bool,
 ) -> None:
     """Goes on after an error until the test is through: no other rank learns of it from the end of this process."""
     warnings.simplefilter("ignore")
@@ -51,6 +61,10 @@ def _restores(
         checkpointer.save(3, **objects)
         checkpointer.wait()
         torch.distributed.barrier()
+        if harm and rank == 0:
+            for arena in checkpointer._saving._arenas._all:  # type: ignore[union-attr]
+                if arena.fd >= 0:
+                    arena.tensor(CHUNK_BYTES + 10_000, 1).bitwise_xor_(1)
         with torch.no_grad():
             objects["model"].weight.fill_(float("nan"))  # type: ignore[attr-defined]
     try:
@@ -151,3 +165,19 @@ def test_what_the_first_rank_has_in_memory_is_read_from_no_store(tmp_path: Path)
     served = [(one.report.read_bytes, one.report.passed_bytes, one.report.restored_from) for one in said]
     others = (0, size, "the memory of rank 0")
     assert served == [(size, 0, "the memory of this process"), others, others]
+
+
+def test_what_is_harmed_in_the_memory_of_the_first_rank_alone_is_read_from_the_store(tmp_path: Path) -> None:
+    with restoring(tmp_path / "run", 3, save=True, harm=True) as ranks:
+        said = heard(ranks)
+    assert [(one.step, one.digest) for one in said] == [(3, digest({"model": model(0)}))] * 3
+    size = size_bytes(manifests(tmp_path / "run")[0][1])
+    first, *others = (one.report for one in said)
+    assert {one.where: one.size_bytes for one in first.served} == {
+        "the memory of this process": size - CHUNK_BYTES,
+        str(tmp_path / "run"): CHUNK_BYTES,
+    }
+    assert "is damaged between byte" in first.failures[0] and "; reading that from" in first.failures[0]
+    assert {(report.read_bytes, report.passed_bytes, report.restored_from) for report in others} == {
+        (0, size, "the memory of rank 0")
+    }

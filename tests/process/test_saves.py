@@ -296,6 +296,42 @@ def test_a_job_killed_whole_at_a_named_point_goes_on_with_other_replicas(
     prove_saved(run, place, reference)
 
 
+RESTORING = ["vault:vault-open", "vault:vault-seek", "vault:restore-read", "r0:recall", "r0:recalled"]
+
+
+@pytest.mark.parametrize("where", sparse(RESTORING, 2))
+def test_a_job_killed_whole_while_it_resumes_resumes_with_other_replicas(
+    start: Start, place: Path, reference: str, where: str
+) -> None:
+    stop_at(start, place, 9)
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(EVERY), "--resume", "latest")
+    killed = start("--replicas", "2", *flags, "--fault", f"{where}:SIGSTOP")
+    wait_for(lambda: any(map(is_stopped, killed.processes())), f"{where} to stand still")
+    killed.kill()
+    wait_for(lambda: not killed.processes(), "every process of the job to be gone")
+    run = start("--replicas", "3", *flags)
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=10)
+    prove_saved(run, place, reference)
+
+
+@pytest.mark.parametrize("who", ["writer", "everybody"])
+def test_killed_while_an_old_checkpoint_is_removed(start: Start, place: Path, reference: str, who: str) -> None:
+    flags = ("--checkpoint", str(place), "--checkpoint-every", str(EVERY), "--keep-last", "1")
+    action, newest = ("SIGKILL", 0) if who == "writer" else ("SIGSTOP", 8)
+    run = start("--replicas", "2", *flags, "--fault", f"writer:save-prune:step=4:{action}")
+    if who == "everybody":
+        wait_for(lambda: any(map(is_stopped, run.processes())), "the writer to stand still there")
+        run.kill()
+        wait_for(lambda: not run.processes(), "every process of the job to be gone")
+        assert durable(place) == [8, 4], "what is newer is complete before the older one goes"
+        run = start("--replicas", "3", *flags, "--resume", "latest")
+    assert run.wait() == 0, run.story()
+    prove(run, reference, deaths=Counter(), first=newest)
+    prove_saved(run, place, reference)
+    assert durable(place) == [STEPS], run.story()
+
+
 def test_with_a_copy_of_every_step_in_memory_no_more_than_one_is_lost(start: Start, reference: str) -> None:
     run = start("--replicas", "3", "--memory-every", "1", script_args=PACED)
     wait_for(lambda: max(kept(run), default=0) >= 6, "a state in memory")
@@ -360,14 +396,23 @@ def test_other_mathematics_are_refused_by_name(start: Start, place: Path) -> Non
     assert not run.facts(Committed), run.story()
 
 
+def handed(run: Run) -> Counter[int]:
+    """How often the script was handed each sample."""
+    rows = [row.split() for file in run.folder.glob("used-*.txt") for row in file.read_text().splitlines()]
+    return Counter(int(index) for row in rows for index in row[1:])
+
+
 def test_new_mathematics_go_on_at_the_next_unused_sample(start: Start, place: Path) -> None:
-    stop_at(start, place, 9)
+    first = stop_at(start, place, 9)
     flags = ("--replicas", "2", "--checkpoint", str(place), "--resume", "latest", "--new-mathematics")
     run = start(*flags, script_args=("--seed", "6", "--batch", "2"))
     assert run.wait() == 0, run.story()
     (taken,) = [fact for _, fact in run.facts(OriginTaken)]
     assert {"batch_size is 2, it was saved with 3", "seed is 6, it was saved with 5"} <= set(taken.differences), run.story()
     assert taken.data_from == (10, 10 * LANES * 3), run.story()
+    used = handed(first) + handed(run)
+    assert used.total() == 10 * LANES * 3 + 14 * LANES * 2 == 3 * 97 + 57, run.story()
+    assert set(used.values()) == {3, 4}, "of three epochs each sample was used once, and of the fourth some"
     assert run.check().returncode == 0, run.story()
 
 

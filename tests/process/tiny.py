@@ -48,6 +48,7 @@ def main() -> None:
     parser.add_argument("--child", action="store_true", help="start a process of its own, as a data loader does")
     parser.add_argument("--stray", action="store_true", help="start processes in sessions of their own, as a daemon does")
     parser.add_argument("--seed", type=int, default=5)
+    parser.add_argument("--width", type=int, default=32, help="of the hidden layer: how large the state is")
     parser.add_argument("--batch", type=int, default=3)
     parser.add_argument("--workers", type=int, default=0, help="data workers of each replica")
     parser.add_argument("--skip", type=json.loads, default=[], help="JSON: lanes to leave out, as [step, lane] pairs")
@@ -57,7 +58,9 @@ def main() -> None:
     args = parser.parse_args()
 
     job = regrow.join(lanes=6, microbatches_per_lane=args.microbatches, seed=args.seed, skip=args.skip)
-    model = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(32), nn.Linear(32, 4))
+    model = nn.Sequential(
+        nn.Linear(16, args.width), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(args.width), nn.Linear(args.width, 4)
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=50)
     job.track(model=model, optimizer=optimizer, schedule=schedule)

@@ -3,6 +3,7 @@
 import os
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -88,6 +89,14 @@ def test_digests_of_scattered_tensors_are_those_of_one_ribbon(sizes: list[int], 
     whole = b"".join(tensor.numpy().tobytes() for tensor in tensors)
     pieces = [whole[at : at + piece_bytes] for at in range(0, len(whole), piece_bytes)]
     assert list(ribbon.digests(tensors, piece_bytes)) == [fingerprint.digest([memoryview(piece)]) for piece in pieces]
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [3], [5 << 20, 0, 1], [3 << 20, 9 << 20, 17, 4 << 20]])
+def test_digests_by_several_threads_are_those_of_one(sizes: list[int]) -> None:
+    tensors = [torch.randint(0, 256, (size,), dtype=torch.uint8) for size in sizes]
+    assert list(ribbon.digests_at_once(tensors)) == list(ribbon.digests(tensors))
+    turned = [*tensors, torch.randn(30, 20).t()]
+    assert list(ribbon.digests_at_once(turned)) == list(ribbon.digests(turned))
 
 
 def test_large_tensors_that_are_not_contiguous_are_digested_as_their_contiguous_twins() -> None:

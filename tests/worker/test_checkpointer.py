@@ -316,7 +316,7 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_is_overwritte
 def test_what_was_saved_last_comes_from_memory_and_is_held_to_its_digests(
     make: Callable[..., Checkpointer], tmp_path: Path
 ) -> None:
-    setup, checkpointer = Setup(width=500), make(shard_mb=1)
+    setup, checkpointer = Setup(width=50_000), make(shard_mb=1)
     digests = saved_twice(setup, checkpointer)
     shards = sorted((tmp_path / "run").glob("step-000000000002-*/shard-*"))
     sizes = sum(shard.stat().st_size for shard in shards)
@@ -331,10 +331,17 @@ def test_what_was_saved_last_comes_from_memory_and_is_held_to_its_digests(
         old.rename(new)
     arena = next(arena for arena in checkpointer._saving._arenas._all if recollection(checkpointer).lies_in(arena))  # type: ignore[union-attr]
     arena.tensor(100, 1).bitwise_xor_(1)
-    with pytest.warns(RuntimeWarning, match=r"memory of this process/step-.* is damaged between byte 0 .*; reading it from"):
+    for shard in shards[1:]:
+        shard.unlink()  # only what is harmed in memory is read there
+    with pytest.warns(
+        RuntimeWarning, match=r"memory of this process/step-.* is damaged between byte 0 .*; reading that from"
+    ):
         assert checkpointer.restore(**setup.objects()) == 2
     assert setup.digest() == digests[2]
-    assert checkpointer.report().restored_from == str(tmp_path / "run")
+    report, harmed = checkpointer.report(), shards[0].stat().st_size
+    assert report.restored_from == f"the memory of this process and {tmp_path / 'run'}"
+    assert [one.size_bytes for one in report.served] == [sizes - harmed, harmed] and report.read_bytes == sizes
+    assert all(0 < one.seconds <= report.restore_s for one in report.served)
 
 
 def recollection(checkpointer: Checkpointer) -> Recollection:

@@ -4,7 +4,8 @@ The arena is a file in memory, and so is the label. The agent holds both open, s
 two because workers are lent the first and must never reach the second. A label carries a digest of itself: one that was
 being written when its vault died is not believed. It is erased before anything else is done to the arena.
 
-    digest, 16 bytes | a byte for each place: did it take this later than the label says, is it done with it | the label
+    digest, 16 bytes | a byte for each place: did it take this later than the label says, is it done with it | a byte: was
+    there anything newer, which was harmed | the label
 """
 
 import mmap
@@ -23,7 +24,8 @@ _DIGEST_BYTES = 16
 PLACES = 240
 """At most."""
 _TAKEN, _DONE = 1, 2
-_HEAD_BYTES = _DIGEST_BYTES + PLACES
+_OUTDONE_AT = _DIGEST_BYTES + PLACES
+_HEAD_BYTES = _OUTDONE_AT + 1
 
 
 class Label(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +115,7 @@ class Generation:
         """From here on what lies here counts."""
         body = msgspec.json.encode(label)
         os.ftruncate(self._label_fd, 0)
-        _write(self._label_fd, xxhash.xxh3_128_digest(body) + bytes(PLACES) + body)
+        _write(self._label_fd, xxhash.xxh3_128_digest(body) + bytes(_HEAD_BYTES - _DIGEST_BYTES) + body)
         self.label = label
 
     def mark_taken(self, place: int) -> None:
@@ -123,6 +125,15 @@ class Generation:
     def mark_done(self, place: int) -> None:
         """It is durable there, or was given up: a vault that comes after this one need not see to it."""
         self._mark(place, _DONE)
+
+    def mark_outdone(self) -> None:
+        """Something newer lay in memory, and was harmed."""
+        if self.label is not None:
+            os.pwrite(self._label_fd, b"\1", _OUTDONE_AT)
+
+    @property
+    def is_outdone(self) -> bool:
+        return os.pread(self._label_fd, 1, _OUTDONE_AT) == b"\1"
 
     def unsettled(self) -> list[int]:
         """The places that took it, and are not known to be done with it."""

@@ -426,13 +426,22 @@ class Keeping:
                 generation.is_busy = False
 
     def spoil(self, generation: Generation) -> None:
-        """One that was held is harmed."""
+        """One that was whole is harmed."""
+        self.outdo(generation)
         generation.erase_label()
         generation.is_busy = False
         self.provide()
 
+    def outdo(self, harmed: Generation) -> None:
+        """All others, which are older, or may be older than what lies at places: whoever looks for the newest state has to
+        look there as well, also when what is harmed is not to be seen any more."""
+        for generation in self.generations:
+            if generation is not harmed:
+                generation.mark_outdone()
+
     def drop(self, generation: Generation, is_tainted: bool) -> None:
-        """Taken for an origin that did not come into it whole; maybe somebody still writes there."""
+        """No origin came to be whole in it; maybe somebody still writes there."""
+        generation.erase_label()
         generation.is_busy = False
         generation.is_tainted |= is_tainted
         self.provide()

@@ -11,30 +11,27 @@ Runs in a thread of its own. What it asks of generations is done by the loop, wh
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from typing import TypeVar
 
 import msgspec
 
+from regrow.agent.assembling import Assembled, Assembling, Hands, Hurt, Refused, Source, let_go, unsearchable
 from regrow.agent.generation import Generation, Label
 from regrow.agent.logs import Chained, beginning, chained
-from regrow.agent.patience import Abandoned, begun, tried
-from regrow.core.checkpoint import Manifest, Pointer
-from regrow.core.draft import Draft, draft_of
-from regrow.core.errors import ConfigError, InfraError, StateError
-from regrow.core.inexact import Inexact
+from regrow.agent.patience import begun, tried
+from regrow.core.checkpoint import Pointer
+from regrow.core.draft import Draft
+from regrow.core.errors import ConfigError, InfraError
 from regrow.core.origin import BEGINNING, MEMORY
-from regrow.core.records import OriginPassedOver
+from regrow.core.records import OriginMended, OriginPassedOver, Served
 from regrow.core.roster import NO_VERSION, Version
 from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive
 from regrow.state.pieces import Digests, digests, harm
 from regrow.state.shard import Told
 from regrow.state.stores import open_store
-
-T = TypeVar("T")
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -46,7 +43,8 @@ class Found(msgspec.Struct, kw_only=True):
     since: Version
     """Under which it was saved, where that is known: of a state that comes from a place, under which it is brought, unless
     memory held the same one, harmed."""
-    where: str
+    served: tuple[Served, ...]
+    """By each tier, the nearest first."""
     seconds: float
     is_newest: bool
     """Nobody has saved anything that is newer, as far as this vault knows: saves may go on under its term."""
@@ -54,6 +52,10 @@ class Found(msgspec.Struct, kw_only=True):
     @property
     def root(self) -> str:
         return self.digests.root
+
+    @property
+    def where(self) -> str:
+        return " and ".join(one.where for one in self.served)
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,20 +76,6 @@ class Report(msgspec.Struct, kw_only=True):
     """Under which anything was saved at any place, where that was asked."""
 
 
-class Hands(msgspec.Struct, frozen=True, kw_only=True):
-    """What the loop does for a search. Each may be called from any thread, and waits until it is done."""
-
-    take: Callable[[int], Generation]
-    """A generation with room for so many bytes, which from then on is busy. InfraError: there is no memory."""
-    drop: Callable[[Generation, bool], None]
-    """It holds nothing; True: and somebody may still write into it."""
-    spoil: Callable[[Generation], None]
-    """What it held whole is harmed."""
-    passed: Callable[[OriginPassedOver], None]
-    refused: Callable[[str, str], None]
-    """A place, by its URL, could not be read, and why; it is tried again."""
-
-
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     term: int
     step: int
@@ -97,12 +85,12 @@ class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     label: Label | None = None
     pointer: Pointer | None = None
 
+    def is_newest(self, term: int) -> bool:
+        """Of all that was saved under this term, as far as it is in memory."""
+        return self.term == term and self.generation is not None and not self.generation.is_outdone
+
 
 _Listing = tuple[list[Pointer], list[str], int]
-
-
-class _Stop(Exception):
-    """The search ends, with this word."""
 
 
 class Seeking:
@@ -126,12 +114,17 @@ class Seeking:
         self._term = term
         self._places = places
         self._patience_s = patience_s
-        self._hands = hands
+        self._hands = msgspec.structs.replace(hands, noted=self._noted)
+        self._note = hands.noted
         self._begun_s = time.monotonic()
         self._passed: list[str] = []
         self._newest_term = 0
         self._harmed: dict[tuple[int, str], Version] = {}
         """What lay whole in memory once, by step and root, and under which version it was saved."""
+        self._hurts: list[Hurt] = []
+        """Of that, what may yet be mended."""
+        self._looked: set[int] = set()
+        """The generations that were found to be harmed, by number."""
         self._archives: list[Archive] = []
         labelled = [(one, one.label) for one in whole if one.label is not None]
         self._memory = sorted(
@@ -143,10 +136,14 @@ class Seeking:
         )
 
     def run(self) -> Report:
+        ended = ""
         try:
             found = self._run()
-        except (_Stop, ConfigError, InfraError) as error:
-            return self._report(None, str(error))
+        except (Refused, ConfigError, InfraError) as error:
+            found, ended = None, str(error)
+        let_go(self._hurts, self._hands)
+        if ended:
+            return self._report(None, ended)
         if found is not None:
             return self._report(found, "", self._chained(found.draft.step, found.since))
         if self._begins and self._seek.step is None and (root := beginning(self._logs)) is not None:
@@ -160,34 +157,32 @@ class Seeking:
         return chained(self._logs, step, since) if self._logs else None
 
     def _run(self) -> Found | None:
-        rest = self._memory
-        if self._seek.step is None and rest and rest[0].term == self._term:
-            # Whatever lies at a place under this term was copied from here, before: no store need be asked.
-            if (found := self._from_memory(rest[0], is_newest=True)) is not None:
-                return found
-            rest = rest[1:]
-        candidates = [one for one in [*rest, *self._listed()] if self._seek.step in (None, one.step)]
+        newest = None if self._seek.step is not None or not self._memory else self._memory[0]
+        if newest is not None and newest.is_newest(self._term) and (found := self._from_memory(newest, is_newest=True)):
+            return found  # whatever lies at a place under this term was copied from here, before: no store need be asked
+        candidates = [one for one in [*self._memory, *self._listed()] if self._seek.step in (None, one.step)]
         for _, equals in groupby(sorted(candidates, key=_nearest_newest), key=_age):
             if (found := self._first(equals)) is not None:
                 return found
         return None
 
     def _first(self, equals: Iterable[_Candidate]) -> Found | None:
-        """That can be read, of the same state at several places. Where none can be, an older one must not take its place."""
-        refusals: list[tuple[_Candidate, _Stop]] = []
+        """Of copies of the same state. Where one cannot be read, an older state must not take its place."""
+        sources = []
         for candidate in equals:
-            try:
-                found = self._from_memory(candidate) if candidate.generation is not None else self._from_place(candidate)
-            except _Stop as stop:
-                refusals.append((candidate, stop))
-                continue
-            if found is not None:
-                for refused, refusal in refusals:
-                    self._pass_over(refused.step, self._places[refused.rank - 1].url, _words(refusal.__cause__))
+            if candidate.label is None:
+                assert candidate.pointer is not None
+                archive, place = self._archives[candidate.rank - 1], self._places[candidate.rank - 1]
+                sources.append(Source(archive=archive, place=place, pointer=candidate.pointer))
+            elif (found := self._from_memory(candidate)) is not None:
                 return found
-        if refusals:
-            raise refusals[0][1]
-        return None
+        made = Assembling(candidate.step, sources, self._hurts, self._patience_s, self._hands).run()
+        return None if made is None else self._made(made)
+
+    def _made(self, made: Assembled) -> Found:
+        # By its root it is the very state that was harmed in memory: what was logged after that one follows this one, too.
+        since = self._harmed.get((made.draft.step, made.digests.root), Version(self._seek.term, 0))
+        return self._found(made.generation, made.draft, made.digests, since, made.served)
 
     def _report(self, found: Found | None, why: str, followed: Chained | None = None) -> Report:
         return Report(
@@ -207,13 +202,18 @@ class Seeking:
     def _from_memory(self, candidate: _Candidate, is_newest: bool = False) -> Found | None:
         generation, label = candidate.generation, candidate.label
         assert generation is not None and label is not None
+        if generation.number in self._looked:
+            return None
+        begun_s = time.monotonic()
         why = harm(label.draft, label.digests, digests(label.draft, generation.view(label.draft.arena_bytes)))
         if why is None:
-            return self._found(generation, label.draft, label.digests, label.version, MEMORY, is_newest)
-        self._hands.spoil(generation)
+            served = Served(where=MEMORY, size_bytes=label.draft.size_bytes, seconds=time.monotonic() - begun_s)
+            return self._found(generation, label.draft, label.digests, label.version, (served,), is_newest)
         key = label.draft.step, label.root
         self._harmed[key] = max(label.version, self._harmed.get(key, label.version))
-        self._pass_over(candidate.step, MEMORY, why)
+        self._hurts.append(Hurt(generation=generation, label=label, why=why))
+        self._looked.add(generation.number)
+        self._hands.harmed(generation)
         return None
 
     def _listed(self) -> list[_Candidate]:
@@ -224,7 +224,7 @@ class Seeking:
                 pointers, damages = archive.pointers()
                 return pointers, damages, archive.newest_term()
 
-            return self._tried(place, listed)
+            return tried(self._patience_s, place.url, listed, lambda why: self._hands.refused(place.url, why))
 
         self._archives = [Archive(open_store(place.url)) for place in self._places]
         asked = [
@@ -236,58 +236,21 @@ class Seeking:
             try:
                 pointers, damages, term = answer.result()
             except Exception as error:  # the edge of a store: its library raises what it likes
-                raise _Stop(_refusal(place, error)) from error
+                raise unsearchable(place.url, error) from error
             self._newest_term = max(self._newest_term, term)
             for damage in damages:
-                self._pass_over(-1, place.url, damage)
+                self._hands.noted(OriginPassedOver(step=-1, where=place.url, why=damage))
             candidates += [_Candidate(term=one.term, step=one.step, rank=rank, pointer=one) for one in pointers]
         return candidates
 
-    def _from_place(self, candidate: _Candidate) -> Found | None:
-        archive, place, pointer = self._archives[candidate.rank - 1], self._places[candidate.rank - 1], candidate.pointer
-        assert pointer is not None
-        try:
-            manifest = self._tried(place, lambda _: archive.manifest(pointer))
-            if isinstance(manifest.inexact, Inexact):
-                raise ConfigError(
-                    f"step {pointer.step} in {place.url} cannot begin a job, which promises equal bits: "
-                    f"{manifest.inexact.words()}; restore it with a Checkpointer in a loop of your own"
-                )
-            return self._read(archive, place, pointer, manifest)
-        except StateError as error:
-            self._pass_over(candidate.step, place.url, str(error))
-            return None
-        except ConfigError:
-            raise
-        except Exception as error:  # the edge of a store, as above
-            raise _Stop(_refusal(place, error)) from error
-
-    def _read(self, archive: Archive, place: Place, pointer: Pointer, manifest: Manifest) -> Found:
-        draft = draft_of(manifest)
-        generation = self._hands.take(draft.arena_bytes)
-        arena = generation.view(draft.arena_bytes)
-        views = [arena[start : start + leaf.size_bytes] for start, leaf in zip(draft.offsets, draft.leaves, strict=True)]
-
-        def read(told: Told) -> None:
-            archive.read(pointer, manifest, views, told)
-
-        try:
-            self._tried(place, read)
-            found = digests(draft, arena)
-            if found.root != manifest.root:
-                raise StateError(f"step {draft.step} has the root {found.root}, its manifest says {manifest.root}")
-        except BaseException as error:
-            self._hands.drop(generation, isinstance(error, Abandoned))
-            raise
-        # By its root it is the very state that was harmed in memory: what was logged after that one follows this one, too.
-        since = self._harmed.get((draft.step, found.root), Version(self._seek.term, 0))
-        return self._found(generation, draft, found, since, place.url, False)
-
-    def _tried(self, place: Place, work: Callable[[Told], T]) -> T:
-        return tried(self._patience_s, place.url, work, lambda why: self._hands.refused(place.url, why))
-
     def _found(
-        self, generation: Generation, draft: Draft, found: Digests, since: Version, where: str, is_newest: bool
+        self,
+        generation: Generation,
+        draft: Draft,
+        found: Digests,
+        since: Version,
+        served: tuple[Served, ...],
+        is_newest: bool = False,
     ) -> Found:
         seconds = time.monotonic() - self._begun_s
         return Found(
@@ -295,14 +258,15 @@ class Seeking:
             draft=draft,
             digests=found,
             since=since,
-            where=where,
+            served=served,
             seconds=seconds,
             is_newest=is_newest,
         )
 
-    def _pass_over(self, step: int, where: str, why: str) -> None:
-        self._passed.append(f"step {step} in {where} is passed over: {why}" if step >= 0 else why)
-        self._hands.passed(OriginPassedOver(step=step, where=where, why=why))
+    def _noted(self, fact: OriginPassedOver | OriginMended) -> None:
+        how = "is passed over" if isinstance(fact, OriginPassedOver) else "is harmed, and mended"
+        self._passed.append(f"step {fact.step} in {fact.where} {how}: {fact.why}" if fact.step >= 0 else fact.why)
+        self._note(fact)
 
 
 def _nearest_newest(candidate: _Candidate) -> tuple[int, int, int]:
@@ -311,11 +275,3 @@ def _nearest_newest(candidate: _Candidate) -> tuple[int, int, int]:
 
 def _age(candidate: _Candidate) -> tuple[int, int]:
     return candidate.term, candidate.step
-
-
-def _refusal(place: Place, error: Exception) -> str:
-    return f"{place.url} cannot be searched, and may hold a newer state than any other: {_words(error)}"
-
-
-def _words(error: BaseException | None) -> str:
-    return str(error) if isinstance(error, InfraError | ConfigError | StateError) else f"{type(error).__name__}: {error}"

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 import msgspec
 
+from regrow.agent.assembling import Hands
 from regrow.agent.generation import PLACES, Generation
 from regrow.agent.keeping import Keeping, Voices
 from regrow.agent.logs import Logs, close
@@ -31,7 +32,7 @@ from regrow.agent.pacing import Pacing
 from regrow.agent.patience import begun, within
 from regrow.agent.recalling import Recalling
 from regrow.agent.reception import Reception
-from regrow.agent.seeking import Begun, Hands, Report, Seeking
+from regrow.agent.seeking import Begun, Report, Seeking
 from regrow.agent.tier import Tier
 from regrow.agent.vault_line import VaultLine
 from regrow.agent.writer import NICENESS
@@ -39,7 +40,7 @@ from regrow.core.completion import Completion
 from regrow.core.draft import Draft
 from regrow.core.errors import PeerError
 from regrow.core.origin import BEGINNING, LOGS, MEMORY, Origin
-from regrow.core.records import OriginFound, OriginPassedOver
+from regrow.core.records import OriginFound, OriginMended, OriginPassedOver
 from regrow.core.roster import Member
 from regrow.shell import faultpoint
 from regrow.shell.deafness import turn_deaf
@@ -325,8 +326,8 @@ class Vault:
             hands = Hands(
                 take=lambda size_bytes: self._ask(lambda: self._keeping.take(size_bytes)).result(),
                 drop=lambda generation, is_tainted: self._ask(lambda: self._keeping.drop(generation, is_tainted)),
-                spoil=lambda generation: self._ask(lambda: self._keeping.spoil(generation)),
-                passed=lambda fact: self._ask(lambda: self._passed(fact)),
+                harmed=lambda generation: self._ask(lambda: self._keeping.outdo(generation)),
+                noted=lambda fact: self._ask(lambda: self._noted(fact)),
                 refused=lambda url, why: self._post(lambda: self._refused(url, why)),
             )
             whole = self._keeping.hold()
@@ -344,16 +345,19 @@ class Vault:
         label = generation.label
         if label is not None and label.draft == draft and not generation.is_busy:  # else whoever has it now finds that too
             self._keeping.spoil(generation)
-            self._passed(OriginPassedOver(step=draft.step, where=MEMORY, why=why))
+            self._noted(OriginPassedOver(step=draft.step, where=MEMORY, why=why))
             self._reception.tell_all(Due())  # what is logged may follow no other state that is left
 
     def _refused(self, url: str, why: str) -> None:
         self._tell(Said(text=f"{url} cannot be searched yet, and is tried again: {why}"))
 
-    def _passed(self, fact: OriginPassedOver) -> None:
+    def _noted(self, fact: OriginPassedOver | OriginMended) -> None:
         self._journal.write(fact)
         which = f"the state of step {fact.step}" if fact.step >= 0 else "something"
-        self._tell(Said(text=f"{which} in {fact.where} is harmed and passed over: {fact.why}"))
+        then = (
+            "passed over" if isinstance(fact, OriginPassedOver) else f"{fact.lacking_bytes} bytes of it come from elsewhere"
+        )
+        self._tell(Said(text=f"{which} in {fact.where} is harmed and {then}: {fact.why}"))
 
     def _sought(self, number: int, held: list[Generation], logs: dict[str, int], report: Report) -> None:
         close(logs)
@@ -369,13 +373,18 @@ class Vault:
             return
         draft = self._keeping.begin_from(found, report.newest_term)
         if found.where != MEMORY:
-            told = (
-                f"the state of step {draft.step} comes from {found.where}: {draft.size_bytes} bytes in {found.seconds:.2g} s"
-            )
-            self._tell(Said(text=told))
+            served = [f"{one.size_bytes} bytes of {one.where} in {one.seconds:.2g} s" for one in found.served]
+            parts = f" ({'; '.join(served)})" if len(served) > 1 else ""
+            told = f"{draft.size_bytes} bytes in {found.seconds:.2g} s"
+            self._tell(Said(text=f"the state of step {draft.step} comes from {found.where}: {told}{parts}"))
         self._pacing.note(
             OriginFound(
-                step=draft.step, root=found.root, where=found.where, size_bytes=draft.size_bytes, seconds=found.seconds
+                step=draft.step,
+                root=found.root,
+                where=found.where,
+                size_bytes=draft.size_bytes,
+                seconds=found.seconds,
+                served=found.served,
             )
         )
         origin = Origin(step=draft.step, root=found.root, where=found.where, records=records)
@@ -392,11 +401,11 @@ class Vault:
         if report.chained is None:
             return
         for one in report.chained.damages:
-            self._passed(OriginPassedOver(step=one.step, where=LOGS, why=f"in the log of {one.member} {one.why}"))
+            self._noted(OriginPassedOver(step=one.step, where=LOGS, why=f"in the log of {one.member} {one.why}"))
         if (beyond := report.chained.chain.beyond) is not None and report.found is not None:
             through = report.found.draft.step + len(report.chained.records)
             why = f"it is whole in none of them, though step {beyond} was begun: what came after it is computed again"
-            self._passed(OriginPassedOver(step=through, where=LOGS, why=why))
+            self._noted(OriginPassedOver(step=through, where=LOGS, why=why))
 
     # The end
 

@@ -52,7 +52,7 @@ def told_saves(saves: SaveStory, manner: Manner) -> Iterator[str]:
     yield from _setbacks(f"{count} {were} given up by a place:", saves.given_up, manner)
     count = plural(len(saves.passed_over), "saved state")
     were = "was" if len(saves.passed_over) == 1 else "were"
-    yield from _setbacks(f"{count} {were} harmed and passed over:", saves.passed_over, manner)
+    yield from _setbacks(f"{count} {were} harmed, and passed over or mended:", saves.passed_over, manner)
     for tier in saves.tiers:
         if tier.trouble:
             newest = "nothing is there yet" if tier.step is None else f"the newest state there is that of step {tier.step}"
@@ -70,7 +70,9 @@ def _served(founding: Founding, before: str = ": ") -> str:
     """How much, and how long it took; empty when nobody noted it."""
     parts = []
     if founding.size_bytes is not None and founding.found_s is not None:
-        parts.append(f"{size(founding.size_bytes)} found in {span(founding.found_s)}")
+        tiers = ", ".join(f"{size(one.size_bytes)} of {one.where} in {span(one.seconds)}" for one in founding.served)
+        several = f" ({tiers})" if len(founding.served) > 1 else ""
+        parts.append(f"{size(founding.size_bytes)} found in {span(founding.found_s)}{several}")
     if founding.loaded_s is not None:
         parts.append(f"loaded in {span(founding.loaded_s)}")
     if founding.replayed_s is not None:

@@ -3,6 +3,7 @@
 import msgspec
 
 from regrow.core.chronicle import Chronicle
+from regrow.core.records import Served
 from regrow.core.roster import Version
 
 
@@ -14,7 +15,7 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     """Wall clock, seconds."""
     step: int
     where: str
-    """The tier that served it."""
+    """The tiers that served it, in words."""
     reached: int
     """Every step below this one had been committed."""
     records: int
@@ -22,6 +23,8 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     differences: tuple[str, ...]
     """In which terms of its mathematics it is another job from here on."""
     size_bytes: int | None
+    served: tuple[Served, ...]
+    """By each of those tiers, the nearest first; none where nobody noted it."""
     found_s: float | None
     """Until it was found, and in memory."""
     loaded_s: float | None
@@ -54,6 +57,7 @@ def founding(chronicle: Chronicle, version: Version) -> Founding | None:
         records=taken.records,
         differences=taken.differences,
         size_bytes=max(sizes, default=None),
+        served=founds[0].served if founds else (),
         found_s=founds[0].seconds if founds else None,
         loaded_s=max((fact.seconds for fact in recalled), default=None),
         replayed_s=max((fact.seconds for fact in chronicle.replayed.get(version, [])), default=None),

@@ -357,14 +357,26 @@ class SaveWaited(_Fact, frozen=True, kw_only=True):
     why: str
 
 
+class Served(msgspec.Struct, frozen=True, kw_only=True):
+    """What one tier gave of a saved state."""
+
+    where: str
+    size_bytes: int
+    seconds: float
+    """From when it was asked for the first of it until the last was there."""
+
+
 class OriginFound(_Fact, frozen=True, kw_only=True):
     """The vault: a saved state is in memory, for founders to load."""
 
     step: int
     root: str
     where: str
+    """The tiers that served it, in words."""
     size_bytes: int
     seconds: float
+    served: tuple[Served, ...] = ()
+    """By each of them, the nearest first."""
 
 
 class OriginPassedOver(_Fact, frozen=True, kw_only=True):
@@ -372,6 +384,15 @@ class OriginPassedOver(_Fact, frozen=True, kw_only=True):
 
     step: int
     where: str
+    why: str
+
+
+class OriginMended(_Fact, frozen=True, kw_only=True):
+    """The vault: a saved state was harmed in parts, and another copy of it gave what was lacking."""
+
+    step: int
+    where: str
+    lacking_bytes: int
     why: str
 
 
@@ -533,6 +554,7 @@ Fact = (
     | SaveWaited
     | OriginFound
     | OriginPassedOver
+    | OriginMended
     | LogMeasured
     | LogOutgrown
     | LogUnheld

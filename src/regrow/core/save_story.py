@@ -12,6 +12,7 @@ from regrow.core.records import (
     Line,
     LogWaited,
     OriginFound,
+    OriginMended,
     OriginPassedOver,
     SaveDurable,
     SaveFailed,
@@ -70,7 +71,7 @@ class SaveStory(msgspec.Struct, frozen=True, kw_only=True):
     given_up: tuple[Setback, ...]
     """Saves that a place did not take in the end."""
     passed_over: tuple[Setback, ...]
-    """Saved states that were harmed when one was looked for."""
+    """Saved states that were harmed when one was looked for, as a whole or in parts."""
     vault_deaths: tuple[VaultDeath, ...]
     waits: int
     """How often a replica's training stood still for a save."""
@@ -105,6 +106,9 @@ class Saves:
             case SaveVoided(step=step, why=why):
                 self._voided.append(Setback(step=step, at=line.at, why=why))
             case OriginPassedOver(step=step, where=where, why=why):
+                self._passed.append(Setback(step=step, at=line.at, why=why, where=where))
+            case OriginMended(step=step, where=where, lacking_bytes=lacking_bytes, why=why):
+                why = f"{lacking_bytes} bytes of it came from elsewhere: {why}"
                 self._passed.append(Setback(step=step, at=line.at, why=why, where=where))
             case OriginFound():
                 self.found.append((line, line.what))

@@ -250,16 +250,16 @@ class Archive:
         manifest: Manifest,
         views: Sequence[memoryview],
         told: Told = untold,
-        source: Readable | None = None,
+        readers: Sequence[ShardReader] | None = None,
     ) -> None:
         """Fill a view of bytes per leaf, by index: all of them, or raise. What a view holds after an error means nothing.
-        `source`: where the shards are read, if not in the store."""
+        `readers`: of the shards, if not those of the store."""
         faultpoint("restore-read", step=pointer.step)
         for leaf, view in zip(manifest.leaves, views, strict=True):
             if view.nbytes != leaf.size_bytes or view.itemsize != 1:
                 raise ValueError(f"{leaf.name} has {leaf.size_bytes} bytes, its view {view.nbytes} of {view.itemsize} each")
         with ThreadPoolExecutor(_READING_LINES, "regrow-archive") as pool:
-            readers = self.readers(pointer, manifest, told, source)
+            readers = readers or self.readers(pointer, manifest, told)
             begun = [
                 pool.submit(reader.begin, mine) for reader, mine in zip(readers, _by_shard(manifest, views), strict=True)
             ]
@@ -311,7 +311,7 @@ class Archive:
     def readers(
         self, pointer: Pointer, manifest: Manifest, told: Told = untold, source: Readable | None = None
     ) -> list[ShardReader]:
-        """Of each shard."""
+        """Of each shard. `source`: where they are read as they would lie there whole, if not in the store."""
         chain = self.links(pointer, manifest) if source is None else []
         if len(chain) > 1:
             return [ChainReader(self.store, chain, number, told) for number in range(len(manifest.shards))]

@@ -80,8 +80,8 @@ class ChainReader(ShardReader):
         for layer in self._layers:
             layer.check_size()
 
-    def fill(self, start: int, views: Sequence[memoryview]) -> list[str]:
-        damages = []
+    def fill(self, start: int, views: Sequence[memoryview]) -> dict[int, str]:
+        damages = {}
         first, size = start // CHUNK_BYTES, sum(map(len, views))
         rest = iter(views)
         into = memoryview(b"")
@@ -89,7 +89,7 @@ class ChainReader(ShardReader):
             try:
                 chunk = self._chunk(number)
             except StateError as error:
-                damages.append(str(error))
+                damages[number] = str(error)
                 chunk = memoryview(bytes(self._chunk_bytes(number)))
             while len(chunk):
                 if not len(into):

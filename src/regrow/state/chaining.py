@@ -16,6 +16,7 @@ from regrow.core.checkpoint import CHUNK_BYTES, Delta, DeltaShard, Manifest, Par
 from regrow.core.delta import Before, Choice, Cost, NothingBefore, Onto, Thrift
 from regrow.core.draft import Draft
 from regrow.state.safetensors import header
+from regrow.state.shard import cut
 
 _NUMBERS = {1, 2, 4, 8, 16}
 """Sizes that numbers have."""
@@ -53,7 +54,7 @@ class Base:
         parts, views = [], []
         for chunk, said in enumerate(self.before.manifest.shards[number].chunks):
             first, last = chunk * CHUNK_BYTES, (chunk + 1) * CHUNK_BYTES
-            old, new = joined(_cut(base, first, last)), joined(_cut(shard, first, last))
+            old, new = joined(cut(base, first, last)), joined(cut(shard, first, last))
             if xxhash.xxh3_128_hexdigest(old) != said:
                 raise Unfit(f"the copy of step {self.pointer.step} in memory is not what was saved of it")
             data = encoded(new, old, widths[chunk])
@@ -122,17 +123,6 @@ class Chaining:
         copy = memoryview(self._memory)
         copy[: draft.arena_bytes] = arena[: draft.arena_bytes]
         return Base(pointer, Before(draft=draft, manifest=manifest), copy)
-
-
-def _cut(views: Sequence[memoryview], first: int, last: int) -> list[memoryview]:
-    """These bytes of what the views are one after the other."""
-    found, start = [], 0
-    for view in views:
-        part = view[max(0, first - start) : max(0, last - start)]
-        if len(part):
-            found.append(part)
-        start += len(view)
-    return found
 
 
 def _widths(draft: Draft, number: int, head_bytes: int) -> list[int]:

@@ -5,8 +5,7 @@ read, not mapped: the faults of a fresh mapping cost more than the copy.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import torch
@@ -16,15 +15,13 @@ from regrow.core.draft import Draft
 from regrow.core.errors import StateError
 from regrow.core.skeleton import in_order
 from regrow.core.stripes import Cut
-from regrow.state.fingerprint import root
+from regrow.state.fingerprint import in_parallel, root
 from regrow.state.memory import bytes_of
 
 BLOCK_BYTES = 1 << 20
 """A few of them lie in a core's cache, and a system call costs little beside one."""
 _PARTS = 1024
 """The kernel's limit on the memory that one read is spread over."""
-_LINES = 4
-"""More than that are not faster: memory is the limit."""
 
 
 def fill(fd: int, draft: Draft, tensors: Sequence[torch.Tensor]) -> str:
@@ -44,23 +41,13 @@ def fill(fd: int, draft: Draft, tensors: Sequence[torch.Tensor]) -> str:
         parts = ((start + first, view[first:last]) for (start, view), first, last in spans)
         return _read(fd, parts)
 
-    return root(draft.skeleton, _in_parallel(piece, cut.count))
+    return root(draft.skeleton, in_parallel(piece, cut.count))
 
 
 def _check_size(fd: int, draft: Draft) -> None:
     found, wanted = os.fstat(fd).st_size, max((stop for _, stop in draft.extents), default=0)
     if found < wanted:
         raise StateError(f"the arena of step {draft.step} has {found} bytes, and its state wants {wanted}")
-
-
-def _in_parallel(piece: Callable[[int], bytes], count: int) -> Iterator[bytes]:
-    """In order. A line takes one piece after the other, so that none waits for the slowest."""
-    lines = min(_LINES, len(os.sched_getaffinity(0)), count)
-    if lines < 2:
-        yield from map(piece, range(count))
-        return
-    with ThreadPoolExecutor(lines, "regrow-recall") as pool:
-        yield from pool.map(piece, range(count))
 
 
 class _Block(msgspec.Struct, kw_only=True):

@@ -12,7 +12,7 @@ import xxhash
 
 from regrow.core.skeleton import Json, in_order
 from regrow.core.stripes import PIECE_BYTES, Cut
-from regrow.state.fingerprint import piece_digests
+from regrow.state.fingerprint import digest, in_parallel, piece_digests
 from regrow.state.memory import bytes_of, plain
 from regrow.state.tree import leaves
 
@@ -20,6 +20,14 @@ from regrow.state.tree import leaves
 def digests(tensors: Iterable[torch.Tensor], piece_bytes: int = PIECE_BYTES) -> Iterator[bytes]:
     """Of each piece of the ribbon that these tensors are, in this order."""
     return piece_digests(_views(tensors), piece_bytes)
+
+
+def digests_at_once(tensors: Sequence[torch.Tensor]) -> Iterable[bytes]:
+    """The same by several threads, for whoever has nothing else to do meanwhile; of memory that is plain."""
+    if not all(tensor.device.type == "cpu" and tensor.is_contiguous() for tensor in tensors):
+        return digests(tensors)
+    ribbon = Ribbon(tensors)
+    return in_parallel(lambda number: digest(ribbon.piece(number)), ribbon.count)
 
 
 def _views(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
@@ -38,7 +46,7 @@ def layout(skeleton: Json) -> str:
 
 
 class Ribbon:
-    """Tensors that a ribbon is received into, in its order: contiguous and on the CPU."""
+    """Tensors that a ribbon is received into, or read from, in its order: contiguous and on the CPU."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = tensors

@@ -11,7 +11,7 @@ import msgspec
 from regrow.core.checkpoint import CHUNK_BYTES, Leaf, Shard
 from regrow.core.errors import StateError
 from regrow.core.stretches import STRETCH_BYTES
-from regrow.state.fingerprint import piece_digests
+from regrow.state.fingerprint import Pieces
 from regrow.state.safetensors import header_bytes, parse
 from regrow.state.store import Readable
 
@@ -36,6 +36,9 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 class ShardReader:
     """One file of one checkpoint."""
+
+    block_bytes = RUN_BYTES
+    """So much is asked for at a time, and digested when it is there."""
 
     def __init__(self, store: Readable, path: str, shard: Shard, told: Told) -> None:
         self._store = store
@@ -85,7 +88,7 @@ class ShardReader:
             for place in segment.places:
                 at = place.start - segment.start
                 place.view[:] = held[at : at + len(place.view)]
-        return damages
+        return [*damages.values()]
 
     def check_size(self) -> None:
         """StateError when the file is not of the size that it was saved with."""
@@ -105,8 +108,8 @@ class ShardReader:
         while len(head) < wanted:
             more = bytearray(min(-(-wanted // CHUNK_BYTES) * CHUNK_BYTES, size) - len(head))
             damages = self.fill(len(head), [memoryview(more)])
-            if damages:
-                raise StateError(damages[0])
+            for damage in damages.values():
+                raise StateError(damage)
             head += more
             wanted = header_bytes(head)
             if wanted > size:
@@ -134,20 +137,26 @@ class ShardReader:
                 found.append(Place(start=body + start, view=view))
         return sorted(found, key=lambda place: place.start)
 
-    def fill(self, start: int, views: Sequence[memoryview]) -> list[str]:
-        """From the file, from there on; and what is wrong with its chunks."""
+    def fill(self, start: int, views: Sequence[memoryview]) -> dict[int, str]:
+        """From the file, from there on; and what is wrong with which of its chunks, in words."""
         at = start
+        pieces = Pieces(CHUNK_BYTES)
+        digests: list[bytes] = []
         for view in views:
-            self._store.read_into(self._path, at, view)
-            self._told(len(view))
-            at += len(view)
-        damages = []
-        for number, found in enumerate(piece_digests(views, CHUNK_BYTES), start // CHUNK_BYTES):
+            for first in range(0, len(view), self.block_bytes):
+                block = view[first : first + self.block_bytes]
+                self._store.read_into(self._path, at, block)
+                self._told(len(block))
+                digests += pieces.add(block)
+                at += len(block)
+        digests += pieces.end()
+        damages = {}
+        for number, found in enumerate(digests, start // CHUNK_BYTES):
             said = self._shard.chunks[number]
             if found.hex() != said:
                 first = number * CHUNK_BYTES
                 last = min(first + CHUNK_BYTES, self._shard.size_bytes) - 1
-                damages.append(
+                damages[number] = (
                     f"{self._where} is damaged between byte {first} and byte {last}: they have digest {found.hex()}, the "
                     f"manifest says {said}"
                 )
@@ -186,3 +195,14 @@ def _segments(start: int, stop: int, places: Sequence[Place]) -> Iterator[Place 
     aside.stop = stop
     if aside.stop > aside.start:
         yield aside
+
+
+def cut(views: Sequence[memoryview], first: int, last: int) -> list[memoryview]:
+    """These bytes of what the views are one after the other."""
+    found, start = [], 0
+    for view in views:
+        part = view[max(0, first - start) : max(0, last - start)]
+        if len(part):
+            found.append(part)
+        start += len(view)
+    return found

@@ -18,7 +18,7 @@ from regrow.core.skeleton import Json, Path, canonical, in_order
 from regrow.state.fingerprint import root
 from regrow.state.memory import bytes_of, plain
 from regrow.state.placement import placed
-from regrow.state.ribbon import digests
+from regrow.state.ribbon import digests, digests_at_once
 from regrow.state.tree import Flat, describe, flatten, paths, unflatten
 
 
@@ -103,10 +103,12 @@ class Tracked:
             hasher.update(bytes_of(held))
         return hasher.hexdigest()
 
-    def fingerprint(self) -> str:
-        """The same, thirty times faster and not against an adversary: the root of the ribbon, for transfers."""
+    def fingerprint(self, at_once: bool = False) -> str:
+        """The same, thirty times faster and not against an adversary: the root of the ribbon, for transfers. `at_once`: by
+        several threads."""
         flat = self.flatten()
-        return root(flat.skeleton, digests(flat.tensors[index] for index in in_order(flat.skeleton)))
+        tensors = [flat.tensors[index] for index in in_order(flat.skeleton)]
+        return root(flat.skeleton, digests_at_once(tensors) if at_once else digests(tensors))
 
     def structure(self) -> Manifest:
         """Path, dtype and shape of every tensor."""
@@ -160,7 +162,7 @@ class Tracked:
             raise StateError(f"the donor tracks {list(states)}, this replica {list(self.objects)}: run the same script")
         for name, thing in self.objects.items():
             _restore(name, thing, states[name], _as_is if keeps else _own)
-        found = self.fingerprint()
+        found = self.fingerprint(at_once=True)
         if found != fingerprint:
             raise StateError(
                 f"the restored state has digest {found}, the donor's is {fingerprint}: it did not survive the way"

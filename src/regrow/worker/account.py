@@ -7,6 +7,8 @@ import warnings
 
 import msgspec
 
+from regrow.core.records import Served
+
 _FAILURES = 100
 """The newest are kept."""
 _PATIENCE_S = 2.0
@@ -34,9 +36,11 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     persisted_s: float = 0.0
     """From the call of `save` until the newest one was durable."""
     restored_from: str = ""
-    """What served the newest restore: the URL, or whose memory."""
+    """What served the newest restore: the URL, or whose memory; both, where memory was harmed in parts."""
+    served: tuple[Served, ...] = ()
+    """What this process read of it, place by place, each in how long."""
     read_bytes: int = 0
-    """So much of it did this process read there."""
+    """So much altogether."""
     passed_bytes: int = 0
     """So much came from other ranks, which had read it."""
     restore_s: float = 0.0
@@ -71,13 +75,14 @@ class Account:
             self._report = msgspec.structs.replace(self._report, durable_step=step, persisted_s=seconds)
             self._add(durable=1)
 
-    def restored(self, step: int, where: str, read_bytes: int, passed_bytes: int, seconds: float) -> None:
+    def restored(self, step: int, where: str, served: tuple[Served, ...], passed_bytes: int, seconds: float) -> None:
         with self._changed:
             self._report = msgspec.structs.replace(
                 self._report,
                 durable_step=step,
                 restored_from=where,
-                read_bytes=read_bytes,
+                served=served,
+                read_bytes=sum(one.size_bytes for one in served),
                 passed_bytes=passed_bytes,
                 restore_s=seconds,
             )

@@ -166,7 +166,7 @@ class Checkpointer:
             self._writer().prepare(tracked)
         if found is not None:
             seconds = time.monotonic() - begun_s
-            self._account.restored(found.pointer.step, found.where, found.read_bytes, found.passed_bytes, seconds)
+            self._account.restored(found.pointer.step, found.where, found.served, found.passed_bytes, seconds)
         return None if pointer is None else pointer.step
 
     def copied(self) -> None:

@@ -88,7 +88,7 @@ def _read(reader: ShardReader, stretch: Stretch) -> bytearray:
     if stretch.start == 0:
         reader.check_size()
     data = bytearray(stretch.size_bytes)
-    for damage in reader.fill(stretch.start, [memoryview(data)]):
+    for damage in reader.fill(stretch.start, [memoryview(data)]).values():
         raise StateError(damage)
     return data
 

@@ -1,13 +1,15 @@
 """The restoring half of a Checkpointer: the newest checkpoint that is whole, straight into the live tensors.
 
-It comes from the nearest place: the memory of a process that saved it, else the store. Several ranks read it once among
-them (`passing`). A checkpoint of other objects or of another model is refused before a byte is overwritten. A damaged one is
-told, and the one before it is taken: by all ranks, also where only one of them found the damage.
+It comes from the nearest place: the memory of a process that saved it, and the store for what is harmed there.
+Several ranks read it once among them (`passing`). A checkpoint of other objects or of another model is refused before a byte
+is overwritten. A damaged one is told, and the one before it is taken: by all ranks, also where only one of them found the
+damage.
 """
 
 import enum
-import threading
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import TypeVar
 
 import msgspec
@@ -16,11 +18,14 @@ import torch
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.errors import ConfigError, PeerError, StateError
 from regrow.core.inexact import Inexact
+from regrow.core.records import Served
 from regrow.core.skeleton import Json, tensors
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.archive import Archive
 from regrow.state.exact import exact, read_exact
 from regrow.state.memory import bytes_of
+from regrow.state.mending import Copy, MendingReader
+from regrow.state.shard import ShardReader, Told
 from regrow.state.tracked import Tracked
 from regrow.worker.passing import read_together
 from regrow.worker.ranks import Ranks
@@ -48,9 +53,9 @@ class _Fate(enum.IntEnum):
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
     pointer: Pointer
     where: str
-    """The place that served it."""
-    read_bytes: int
-    """By this process, from the place that served it."""
+    """The places that served it, in words."""
+    served: tuple[Served, ...]
+    """What this process read, by place."""
     passed_bytes: int
     """Of the same, what came from other ranks."""
 
@@ -95,12 +100,7 @@ class _Try:
         is_exact = not isinstance(manifest.inexact, Inexact)
         near = self._near if self._near is not None and is_exact and self._near.is_of(known) else None
         holder = self._ranks.first(near is not None)
-        if holder is not None:
-            try:
-                return self._from(known, manifest, near, (holder,))
-            except _Damaged as damage:
-                self._warn(f"{damage}; reading it from {self._archive.store.url}")
-        return self._from(known, manifest, None, tuple(range(self._ranks.count)))
+        return self._from(known, manifest, near, tuple(range(self._ranks.count)) if holder is None else (holder,))
 
     def _learned(self, pointer: Pointer | None, number: int) -> tuple[Pointer, Manifest]:
         url = self._archive.store.url
@@ -112,27 +112,42 @@ class _Try:
         return pointer, manifest
 
     def _from(self, pointer: Pointer, manifest: Manifest, near: Recollection | None, reading: tuple[int, ...]) -> Restored:
-        """These ranks read it, from memory where they are not all."""
-        tally = _Tally()
+        """These ranks read it; where somebody has it in memory that one does, and of the store only what is harmed there."""
+        gives, mends = Copy(Recollection.url), Copy(self._archive.store.url)
         skeleton, root = exact(manifest)
         is_exact = not isinstance(manifest.inexact, Inexact)
         passed_bytes = 0
 
+        def readers(tally: Told) -> Sequence[ShardReader]:
+            if near is None:
+                return self._archive.readers(pointer, manifest, tally)
+            far = cache(lambda: self._archive.readers(pointer, manifest))
+            numbers = range(len(manifest.shards))
+            return [MendingReader(number, pointer, manifest, near, far, gives, mends) for number in numbers]
+
         def read() -> list[torch.Tensor]:
             nonlocal passed_bytes
+            begun_s = time.monotonic()
+
+            def tally(size_bytes: int) -> None:
+                mends.gave(size_bytes, begun_s)
+
             places = self._tracked.places(skeleton)
             views = [bytes_of(place) for place in places]
             if not is_exact:  # its files do not hold the state's bytes: each rank makes those for itself
-                read_exact(self._archive, pointer, manifest, views, tally.add)
+                read_exact(self._archive, pointer, manifest, views, tally)
             elif self._ranks.count == 1:
-                self._archive.read(pointer, manifest, views, tally.add, near)
+                self._archive.read(pointer, manifest, views, tally, readers(tally))
             else:
                 faultpoint("restore-read", step=pointer.step)
-                readers = self._archive.readers(pointer, manifest, tally.add, near)
-                passed_bytes = read_together(manifest, readers, views, self._ranks, reading)
+                passed_bytes = read_together(manifest, readers(tally), views, self._ranks, reading)
             return places
 
-        places = _together(self._ranks, read, damage=StateError)
+        try:
+            places = _together(self._ranks, read, damage=StateError)
+        finally:
+            if gives.harm:
+                self._warn(f"{gives.harm}; reading that from {mends.where}")
 
         def take() -> None:
             try:
@@ -146,29 +161,13 @@ class _Try:
         _together(self._ranks, take, damage=_SavedWrong)
         if isinstance(manifest.inexact, Inexact):
             self._warn(f"step {pointer.step} of {self._archive.store.url} is restored, but {manifest.inexact.words()}")
-        is_near = len(reading) < self._ranks.count or near is not None
-        return Restored(
-            pointer=pointer,
-            where=_memory(reading[0], self._ranks) if is_near else self._archive.store.url,
-            read_bytes=tally.size_bytes,
-            passed_bytes=passed_bytes,
-        )
+        served = tuple(copy.served for copy in (gives, mends) if copy.served.size_bytes)
+        return Restored(pointer=pointer, where=self._where(served, reading), served=served, passed_bytes=passed_bytes)
 
-
-def _memory(holder: int, ranks: Ranks) -> str:
-    return Recollection.url if holder == ranks.rank else f"the memory of rank {holder}"
-
-
-class _Tally:
-    """Bytes that were read, by whichever thread."""
-
-    def __init__(self) -> None:
-        self.size_bytes = 0
-        self._lock = threading.Lock()
-
-    def add(self, size_bytes: int) -> None:
-        with self._lock:
-            self.size_bytes += size_bytes
+    def _where(self, served: tuple[Served, ...], reading: tuple[int, ...]) -> str:
+        if self._ranks.rank not in reading:
+            return f"the memory of rank {reading[0]}"
+        return " and ".join(one.where for one in served) or self._archive.store.url
 
 
 class _SavedWrong(StateError):
