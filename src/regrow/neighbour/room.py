@@ -18,7 +18,7 @@ class Room:
         with self._lock:
             if self.used_bytes + size_bytes > self.limit_bytes:
                 raise NoRoom(
-                    f"{size_bytes / 1e6:.1f} MB more are beyond its {self.limit_bytes / 1e6:.0f} MB, of which "
+                    f"it is full: {size_bytes / 1e6:.3f} MB more are beyond its {self.limit_bytes / 1e6:.0f} MB, of which "
                     f"{self.used_bytes / 1e6:.1f} are used: give it more with --memory-mb, or end a run that it keeps"
                 )
             self.used_bytes += size_bytes
