@@ -28,6 +28,7 @@ from regrow.state.neighbour_store import TOKEN, Address, address_of
 from regrow.state.stores import open_store
 
 _LOG_MB = 1024
+_NAME = "job"
 _GB, _MB = 10**9, 10**6
 
 
@@ -121,7 +122,7 @@ _OPTIONS = (
         "--neighbour",
         metavar="HOST:PORT[/NAME]",
         help="`regrow neighbour` on another host keeps each copy of the state, and these logs, in its memory: this host "
-        "may be lost as well. NAME is the run's there, also when it is resumed elsewhere. Default: the script's.",
+        f"may be lost as well. NAME is the run's there, also when it is resumed elsewhere. Default: {_NAME}.",
     ),
     click.option(
         "--neighbour-token-file",
@@ -202,8 +203,7 @@ def keeping_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(**arguments: Any) -> None:
-        own = {name: arguments.pop(name) for name in signature(keep).parameters if name != "script"}
-        own["script"] = arguments["script"]
+        own = {name: arguments.pop(name) for name in signature(keep).parameters}
         command(keeping=lambda: keep(**own), **arguments)
 
     for option in reversed(_OPTIONS):
@@ -224,7 +224,6 @@ def keep(
     neighbour: str | None,
     neighbour_token_file: Path | None,
     neighbour_patience: float,
-    script: Path,
     keep_last: int | None,
     keep_every: int | None,
     keep_gb: float | None,
@@ -244,7 +243,7 @@ def keep(
             f"--moments {moments}: a job's checkpoints are exact, so that it ends with the same bits; only a "
             "regrow.checkpoint.Checkpointer in a loop of your own may save moments that are not"
         )
-    near = _neighbour(neighbour, neighbour_token_file, neighbour_patience, script)
+    near = _neighbour(neighbour, neighbour_token_file, neighbour_patience)
     _check(urls, intervals, retention, checkpoint_delta, resume if near is None else None, new_mathematics and near is None)
     if (why := refusal(checkpoint_mb_per_s, checkpoint_patience)) is not None:
         raise ConfigError(f"--checkpoint-mb-per-s with --checkpoint-patience: {why}")
@@ -298,7 +297,7 @@ def keep(
     )
 
 
-def _neighbour(text: str | None, token_file: Path | None, patience_s: float, script: Path) -> Neighbour | None:
+def _neighbour(text: str | None, token_file: Path | None, patience_s: float) -> Neighbour | None:
     if text is None:
         if token_file is not None:
             raise ConfigError("--neighbour-token-file without --neighbour: say where it is with --neighbour HOST:PORT")
@@ -308,7 +307,7 @@ def _neighbour(text: str | None, token_file: Path | None, patience_s: float, scr
     token = read_token("--neighbour-token-file", token_file) if token_file is not None else os.environ.get(TOKEN, "").strip()
     if not token:
         raise ConfigError(f"--neighbour {text} has a door: give its token with --neighbour-token-file, or set {TOKEN}")
-    return Neighbour(address=address_of(f"{endpoint}/{name or script.stem}"), token=token, patience_s=patience_s)
+    return Neighbour(address=address_of(f"{endpoint}/{name or _NAME}"), token=token, patience_s=patience_s)
 
 
 def _check(

@@ -40,18 +40,21 @@ class Count:
     def __init__(self) -> None:
         self.through = 0
         """The base and the records lead to this step."""
+        self._base = (0, NO_VERSION)
         self._since = NO_VERSION
         self._parts: dict[int, list[Part]] = {}
 
     def hear(self, part: Part) -> None:
         """It lies there, closed."""
         self._parts.setdefault(part.record.step, []).append(part)
+        if part.record.step < self.through:  # of a newer attempt, maybe: then what follows the older one is no part of it
+            self.through, self._since = self._base
         self._lead_on()
 
     def rebase(self, step: int, since: Version) -> None:
         """A state of this step is whole there, saved under this version: nothing before it is needed."""
         self._parts = {each: parts for each, parts in self._parts.items() if each >= step}
-        self.through, self._since = step, since
+        self.through, self._since = self._base = step, since
         self._lead_on()
 
     def _lead_on(self) -> None:
