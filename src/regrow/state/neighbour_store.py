@@ -28,6 +28,7 @@ from regrow.core.neighbour_messages import (
 )
 from regrow.core.roster import Endpoint
 from regrow.shell.pacing import Pacer
+from regrow.state import log
 from regrow.state.shard import Told
 from regrow.state.store import names_in
 from regrow.wire.blocking import Blocking
@@ -78,7 +79,7 @@ def fetched_logs(address: Address, told: Told) -> dict[str, int]:
                 for at in range(0, answer.size_bytes, _BLOCK_BYTES):
                     view = block[: min(_BLOCK_BYTES, answer.size_bytes - at)]
                     line.receive_raw_into(view)
-                    os.pwrite(fd, view, at)
+                    log.write(fd, view, at)
                     told(len(view))
     except BaseException:
         for fd in found.values():

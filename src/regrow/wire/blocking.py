@@ -71,12 +71,10 @@ class Blocking:
         return message
 
     def receive_raw_into(self, view: memoryview) -> None:
-        """Blocks until the view is full."""
-        rest = view
+        """Blocks until the view is full: woken seldom, since the kernel fills what it can before."""
+        rest = view[self._arrived.take_raw(view) :]
         while len(rest):
-            if not (count := self.read_some([rest])):
-                self.wait_readable(None)
-            rest = rest[count:]
+            rest = rest[self._read([rest], socket.MSG_WAITALL) :]
 
     def wait_readable(self, timeout_s: float | None) -> bool:
         """Can more be read than what has been tried for? True also once the connection is broken: reading then says so."""
@@ -113,12 +111,12 @@ class Blocking:
         """In a forked child: the connection stays its parent's."""
         self._sock.close()
 
-    def _read(self, views: Sequence[memoryview]) -> int:
+    def _read(self, views: Sequence[memoryview], flags: int = socket.MSG_DONTWAIT) -> int:
         try:
             if len(views) == 1:
-                count = self._sock.recv_into(views[0], 0, socket.MSG_DONTWAIT)
+                count = self._sock.recv_into(views[0], 0, flags)
             else:
-                count = self._sock.recvmsg_into(views[:_VIEWS], 0, socket.MSG_DONTWAIT)[0]
+                count = self._sock.recvmsg_into(views[:_VIEWS], 0, flags)[0]
         except BlockingIOError:
             return 0
         except OSError as error:

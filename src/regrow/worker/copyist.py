@@ -24,6 +24,7 @@ from regrow.wire.blocking import Blocking
 from regrow.wire.visit import heard, visit
 
 _CONNECT_S = 5.0
+_FAREWELL_S = 0.5
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -66,7 +67,7 @@ class Copyist:
     def close(self) -> None:
         self._ended.set()
         self._give_up("the job is over")
-        self._thread.join()
+        self._thread.join(_FAREWELL_S)  # it may be dialling somebody who does not answer
 
     # The training thread
 
