@@ -42,6 +42,13 @@ def test_it_counts_to_a_gap_and_on_from_a_base_behind_that() -> None:
     assert count.through == 4
 
 
+def test_a_newer_attempt_that_comes_late_takes_what_followed_the_older_one_along() -> None:
+    count = Count()
+    for each in [*both(0), *both(1), part(0, 0, V2), part(0, 1, V2)]:
+        count.hear(each)
+    assert count.through == 1
+
+
 def settled(guard: Guard, *answers: tuple[int, int | None]) -> list[tuple[Guarded | Unguarded | None, bool]]:
     return [guard.settle(step, through, "" if through is not None else "away") for step, through in answers]
 
