@@ -1,7 +1,8 @@
 """Claim: with --every-step no committed step is lost, for at most 2 % of a step's time where a core is free.
 
-Four jobs train the same model on the same machine: without any saving, again without any as a control, with --every-step,
-and with a full copy of the state in memory at each step (--memory-every 1). They take turns in blocks of steps, in an order
+Five jobs train the same model on the same machine: without any saving, again without any as a control, with --every-step,
+the same with a neighbour (on this machine as well, over loopback), and with a full copy of the state in memory at each step
+(--memory-every 1). They take turns in blocks of steps, in an order
 that changes from round to round; whoever is not due waits. Ratios are taken within a round; the interval is a bootstrap over
 the rounds. The training thread's own share, the time that it spends writing its log, is measured in place.
 
@@ -38,12 +39,16 @@ KINDS: dict[str, tuple[str, ...]] = {
     "none": (),
     "control": (),
     "every-step": ("--every-step",),
+    "neighbour": ("--every-step", "--neighbour"),
     "full": ("--memory-every", "1"),
 }
+TOKEN = "7e57" * 16
+NEIGHBOUR_MB = 8000
 WARM_ROUNDS = 3
 REPLAYED = 20
 """So many steps are committed before a job is killed."""
 DEADLINE_S = 300.0
+ENVIRON = {**os.environ, "REGROW_NEIGHBOUR_TOKEN": TOKEN}
 
 
 class Job:
@@ -52,11 +57,20 @@ class Job:
     def __init__(self, folder: Path, kind: str, size: str, replicas: int, address: str = "") -> None:
         self.folder = folder / f"{kind}-{time.monotonic_ns()}"
         self.lines: list[IO[str]] = []
+        self.keeper: subprocess.Popen[str] | None = None
         command = [REGROW, "run", "--replicas", replicas, "--run-dir", self.folder, "--hang-factor", 0, "--hang-first", 0]
-        command += ["--restart-backoff", 0.01, *KINDS[kind], JOB, address, kind, size, replicas, BATCH[size]]
+        near = [self._keeper()] if kind == "neighbour" else []
+        command += ["--restart-backoff", 0.01, *KINDS[kind], *near, JOB, address, kind, size, replicas, BATCH[size]]
         self.log = self.folder.with_suffix(".txt")
         with self.log.open("wb") as out:
-            self.process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(list(map(str, command)), stdout=out, stderr=subprocess.STDOUT, env=ENVIRON)
+
+    def _keeper(self) -> str:
+        """A neighbour; where it listens."""
+        command = [REGROW, "neighbour", "--listen", "127.0.0.1:0", "--memory-mb", NEIGHBOUR_MB, "--json"]
+        self.keeper = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True, env=ENVIRON)
+        assert self.keeper.stdout is not None
+        return str(json.loads(self.keeper.stdout.readline())["endpoint"])
 
     def block(self, steps: int) -> tuple[float, float]:
         """Seconds that a step takes, and those of them that the slowest replica was in its log."""
@@ -75,8 +89,10 @@ class Job:
         return [(line.ns, line.what) for line in lines if isinstance(line.what, kinds)]
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        for process in (self.process, self.keeper):
+            if process is not None:
+                process.kill()
+                process.wait()
 
 
 def measure(size: str, replicas: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
@@ -170,12 +186,14 @@ def report(size: str, replicas: int, took: dict[str, list[tuple[float, float]]])
     found["rounds"] = len(took["none"])
     for kind in KINDS:
         found[f"{kind} step ms"] = round(statistics.median(step for step, _ in took[kind]) * 1e3, 3)
-    for kind in ("control", "every-step", "full"):
+    for kind in ("control", "every-step", "neighbour", "full"):
         pairs = [(step, none) for (step, _), (none, _) in zip(took[kind], took["none"], strict=True)]
         found[f"{kind} / none"] = [round(value, 4) for value in interval([a / b for a, b in pairs])]
         found[f"{kind} - none ms"] = [round(value * 1e3, 4) for value in interval([a - b for a, b in pairs])]
-    found["training thread in the log ms"] = [round(v * 1e3, 4) for v in interval([log for _, log in took["every-step"]])]
-    found["training thread in the log / step"] = round(statistics.median(log / step for step, log in took["every-step"]), 5)
+    for kind in ("every-step", "neighbour"):
+        where = "the log" if kind == "every-step" else "the log and waiting for the neighbour"
+        found[f"training thread in {where} ms"] = [round(v * 1e3, 4) for v in interval([log for _, log in took[kind]])]
+        found[f"training thread in {where} / step"] = round(statistics.median(log / step for step, log in took[kind]), 5)
     return found
 
 
@@ -188,7 +206,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="add the figures to this file, a line of JSON each")
     args = parser.parse_args()
     found = report(args.size, args.replicas, measure(args.size, args.replicas, args.rounds))
-    found["restore"] = {kind: restore(kind, args.size, args.replicas, args.kills) for kind in ("every-step", "full")}
+    kinds = ("every-step", "full") if args.kills else ()
+    found["restore"] = {kind: restore(kind, args.size, args.replicas, args.kills) for kind in kinds}
     found["machine"] = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=JOB.parent

@@ -44,6 +44,15 @@ def test_a_place_that_is_slow_keeps_all_that_it_took(generations: list[Generatio
     assert backlog.first is not None and backlog.patience_s(backlog.first) == PATIENCE_S
 
 
+def test_one_that_wants_only_the_newest_keeps_that_and_what_is_at_work(generations: list[Generation]) -> None:
+    backlog = Backlog(PATIENCE_S, gives_way=True)
+    for step, (generation, urgency) in enumerate(zip(generations, (DUE, ASKED, DUE), strict=True), 1):
+        backlog.take(drafted(step), generation, urgency)
+    backlog.is_at_work = True
+    assert steps(backlog) == [2] and backlog.newest.draft.step == 3 and backlog.newest.urgency is ASKED
+    assert not backlog.is_failing and backlog.patience_s(backlog.newest) == PATIENCE_S
+
+
 @pytest.mark.parametrize(("idle_s", "has_refused"), [(10.0, False), (0.0, True)])
 def test_one_that_stalls_or_refuses_keeps_what_is_at_work_and_the_newest(
     generations: list[Generation], idle_s: float, has_refused: bool

@@ -130,3 +130,32 @@ def test_a_place_goes_with_the_machine_only_where_that_is_said(tmp_path: Path) -
     assert [place.outlives for place in kept.places] == [False, True]
     with pytest.raises(ConfigError, match=r"--host-local .*other is no --checkpoint"):
         told("--checkpoint", near, "--host-local", str(tmp_path / "other"))
+
+
+def test_a_neighbour_is_the_nearest_place_and_takes_each_state_that_memory_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGROW_NEIGHBOUR_TOKEN", "7e57" * 16)
+    kept = told("--every-step", "--neighbour", "10.0.0.2:29500", "--checkpoint", tmp_path, "--checkpoint-every", 9)
+    assert [place.url for place in kept.places] == ["neighbour://10.0.0.2:29500/job", str(tmp_path)]
+    assert kept.places[0].retention == Retention(last=1) and not kept.paces_memory
+    assert kept.neighbour is not None and kept.neighbour.patience_s == 5.0
+    assert told("--neighbour", "10.0.0.2:29500/mine").paces_memory, "else nothing would ever be saved"
+    assert told("--neighbour", "10.0.0.2:29500/mine", "--resume", "latest").resumes
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (("--neighbour", "10.0.0.2:29500"), "REGROW_NEIGHBOUR_TOKEN"),
+        (("--neighbour", "here"), "write HOST:PORT"),
+        (("--neighbour-token-file", "token"), "without --neighbour"),
+        (("--neighbour", "10.0.0.2:29500", "--neighbour-token-file", "/nowhere/token"), "cannot be read"),
+    ],
+)
+def test_a_neighbour_that_cannot_be_asked_is_refused(
+    flags: tuple[str, ...], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("REGROW_NEIGHBOUR_TOKEN", raising=False)
+    with pytest.raises(ConfigError, match=why):
+        told(*flags)

@@ -23,6 +23,8 @@ from regrow.core.records import (
     JobEnded,
     LogMeasured,
     LogUnheld,
+    NeighbourBack,
+    NeighbourLost,
     OriginFound,
     OriginTaken,
     RecordsReplayed,
@@ -43,12 +45,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "checkpoints.md"
 class Job:
     """This very process plays the launcher; one that sleeps plays the vault."""
 
-    def __init__(self, folder: Path, keeps: bool = True, every_step: bool = False) -> None:
+    def __init__(
+        self, folder: Path, keeps: bool = True, every_step: bool = False, urls: tuple[str, ...] = (NEAR, FAR)
+    ) -> None:
         self.folder = folder
         self.directory = RunDir(folder / "run")
         pid = os.getpid()
         shared = {"command": ("train.py",), "cwd": "/", "lanes": 2, "host": "h", "pid": pid, "born": born(pid)}
-        urls = (NEAR, FAR) if keeps else ()
+        urls = urls if keeps else ()
         self.directory.create(
             JobFile(job="j", replicas=("r0",), checkpoints=urls, keeps=keeps, every_step=every_step, **shared)
         )  # type: ignore[arg-type]
@@ -216,6 +220,8 @@ def test_what_the_logs_keep_safe_is_told(tmp_path: Path) -> None:
             "made_bytes": 10_000_000,
             "limit_bytes": 100_000_000,
             "unheld": [],
+            "neighbour": None,
+            "unguarded": [],
         }
         assert "logs   the first 12 steps are safe: the job's beginning and what was committed since; 10 MB of" in job.text()
         job.note("vault", kept(10))
@@ -225,6 +231,23 @@ def test_what_the_logs_keep_safe_is_told(tmp_path: Path) -> None:
         assert "logs   not safe: no vault has come, and nobody else holds the log of r1.0" in job.text()
         job.note("r1.0", committed(31), committed(32))
         assert job.saves()["logs"]["unheld"] == [] and "the first 33 steps are safe" in job.text()
+    finally:
+        job.close()
+
+
+def test_whether_a_neighbour_has_it_as_well_is_told(tmp_path: Path) -> None:
+    url = "neighbour://10.0.0.2:29500/job"
+    job = Job(tmp_path, every_step=True, urls=(url,))
+    try:
+        job.note("agent", *(WorkerStarted(member=Member(name, 0), pid=1, host="h", why="a test") for name in ("r0", "r1")))
+        for name in ("r0.0", "r1.0"):
+            job.note(name, *(committed(step) for step in range(12)))
+        assert job.text().count(f"; here and at {url}") == 1 and job.saves()["logs"]["neighbour"] == url
+        job.note("r1.0", NeighbourLost(step=12, why="it is full"))
+        assert job.saves()["logs"]["unguarded"] == ["r1.0"]
+        assert f"; on this host alone, for {url} is away or behind, by r1.0" in job.text()
+        job.note("r1.0", NeighbourBack(step=14))
+        assert f"; here and at {url}" in job.text()
     finally:
         job.close()
 

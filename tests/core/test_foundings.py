@@ -25,7 +25,7 @@ from regrow.core.membership_events import Died, OriginCame, StopRequested, WishC
 from regrow.core.messages import CaughtUp, Contract, Ending, Entered, Left, Released, StatelessFound, Stop
 from regrow.core.origin import STREAMS, Origin
 from regrow.core.progress import Place
-from regrow.core.roster import Member, Roster, Version
+from regrow.core.roster import NO_VERSION, Member, Roster, Version
 from regrow.core.wishes import Wish
 
 ORIGIN = Origin(step=4, root="root", where="memory")
@@ -42,9 +42,16 @@ class Office(Desk):
         self.config = config
         super().__init__(saved, config, now)
 
-    def answered(self, number: int, origin: Origin | None = ORIGIN, **mathematics: str) -> list[MembershipEffect]:
+    def answered(
+        self, number: int, origin: Origin | None = ORIGIN, since: Version = NO_VERSION, **mathematics: str
+    ) -> list[MembershipEffect]:
         came = OriginCame(
-            now=self.now, number=number, origin=origin, mathematics=mathematics or SAVED_WITH, why="nothing is whole"
+            now=self.now,
+            number=number,
+            origin=origin,
+            mathematics=mathematics or SAVED_WITH,
+            since=since,
+            why="nothing is whole",
         )
         return self._take(came)
 
@@ -71,6 +78,17 @@ def founded(effects: list[MembershipEffect]) -> Founded:
 
 
 # A job that resumes
+
+
+def test_what_another_run_logged_is_followed_by_versions_of_its_own() -> None:
+    """Else its records would be newer than those that are committed from here on, and hide them."""
+    office = Office(config=RESUMES)
+    office.hears(*map(join, (A, B, C)))
+    effects = office.answered(1, since=Version(5, 3))
+    assert seeks(effects) == [Seek(number=6, step=None)] and rosters(effects) == []
+    assert office.saved is not None and office.saved.term == 6, "durable before it is asked again"
+    (roster,) = rosters(office.answered(6, since=Version(5, 3)))
+    assert roster.version == Version(6, 1)
 
 
 def test_a_job_that_resumes_seeks_before_anybody_founds_it() -> None:

@@ -244,3 +244,19 @@ def test_the_pace_is_that_of_the_last_steps_and_no_stall_counts() -> None:
     commits = [(step, step * second) for step in range(20)] + [(step, (step + 60) * second) for step in range(20, 30)]
     assert step_s(commits) == 1.0
     assert step_s([(7, 0), (5, second), (6, 2 * second)]) == 1.0, "a job that went back to step 5"
+
+
+NEAR = "neighbour://10.0.0.2:29500/run1"
+GUARDED = job(copies=(copy(MEMORY, 40, 47), copy(NEAR, 36, 47), copy(FAR, 38)), places=(NEAR, FAR))
+
+
+def test_with_a_neighbour_the_host_is_lost_and_no_step() -> None:
+    told = ask("host", GUARDED)
+    assert (told.outcome.where, told.outcome.step, told.redone) == (FAR, 38, 0), "its records lead on from any newer base"
+    assert ask("host", job(copies=GUARDED.copies[:2], places=(NEAR,))).outcome.where == NEAR
+
+
+def test_a_neighbour_alone_is_nothing_to_training_and_with_the_host_the_places_last() -> None:
+    assert ask(NEAR, GUARDED).outcome == Unharmed()
+    told = foretell(GUARDED, ("host", f"place {NEAR}"))
+    assert (told.outcome.where, told.redone) == (FAR, 47 - 38)

@@ -15,6 +15,7 @@ import regrow
 from regrow.cli.check import check
 from regrow.cli.checkpoint import checkpoint
 from regrow.cli.coordinator import coordinator
+from regrow.cli.neighbour import neighbour
 from regrow.cli.run import run
 from regrow.cli.soak import soak
 from regrow.cli.status import status
@@ -90,9 +91,10 @@ def test_the_readmes_flags_are_those_of_the_command() -> None:
     flags = {flag for p in run.params if isinstance(p, click.Option) and not p.hidden for flag in p.opts}
     listed = [cells[0].strip("`") for cells in rows("README.md") if cells[0].startswith("`--")]
     assert sorted(listed) == sorted(flags)
+    others = (coordinator, neighbour, status, check, why, soak, scale, leave, migrate)
     both = {
         flag
-        for command in (coordinator, status, check, why, soak, scale, leave, migrate, *checkpoint.commands.values())
+        for command in (*others, *checkpoint.commands.values())
         for p in command.params
         for flag in p.opts
         if flag.startswith("--")

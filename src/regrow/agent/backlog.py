@@ -39,8 +39,10 @@ class Taken(msgspec.Struct, kw_only=True):
 class Backlog:
     """Oldest first; the first is at work, or is to be next."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, gives_way: bool = False) -> None:
+        """`gives_way`: of what waits only the newest is wanted, however well the place gets on."""
         self._patience_s = patience_s
+        self._gives_way = gives_way
         self._taken: deque[Taken] = deque()
         self._failures = 0
         """Tries that were given up since the last success."""
@@ -87,10 +89,10 @@ class Backlog:
         return begins
 
     def superseded(self) -> list[Taken]:
-        """Those that give way to the newest: all that wait besides it, where the place fails."""
+        """Those that give way to the newest: all that wait besides it, where the place fails, or wants no other."""
         at_work = [self._taken[0]] if self.is_at_work else []
         waiting = list(self._taken)[len(at_work) :]
-        if not self.is_failing or len(waiting) < 2:
+        if not (self.is_failing or self._gives_way) or len(waiting) < 2:
             return []
         *older, newest = waiting
         newest.urgency = max(one.urgency for one in waiting)

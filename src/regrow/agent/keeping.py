@@ -324,7 +324,7 @@ class Keeping:
             tier.last = step
             self._pacing.took(tier.place, gathering.begun_s)
         self._saved_term = self.term
-        draft = msgspec.structs.replace(draft, step=step, term=self.term)
+        draft = msgspec.structs.replace(draft, step=step, term=self.term, roster=gathering.key[1])
         self.label(generation, draft, found, gathering.key[1], tuple(tier.number for tier in takers))
         faultpoint("vault-kept", step=step)
         seconds = time.monotonic() - gathering.begun_s

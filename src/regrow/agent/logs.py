@@ -68,6 +68,11 @@ class Logs:
         return None if fd is None else os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
 
 
+def is_foreign(name: str) -> bool:
+    """Was this log written in another run, or in this one and came back from a neighbour?"""
+    return "@" in name
+
+
 def close(fds: Mapping[str, int]) -> None:
     for fd in fds.values():
         os.close(fd)
@@ -120,6 +125,8 @@ def _wholes(chain: Chain, right: Iterable[tuple[str, Held]]) -> Iterable[Whole]:
     for record in chain.records:
         key = (record.step, record.attempt, record.digest)
         first_member, first = where[(*key, 0)]
+        if is_foreign(first_member):  # when that run was to end is nothing to this one
+            record = msgspec.structs.replace(record, last=0)
         parts = [where[(*key, index)] for index in range(first.entry.said.count)]
         yield Whole(
             record=record,

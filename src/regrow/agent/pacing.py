@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from regrow.core.cadence import Cadence
+from regrow.core.neighbour import is_neighbour
 from regrow.core.records import Fact, IntervalChosen, SaveCosted, StateKept
 from regrow.core.save_story import MEMORY
 from regrow.core.saves import Urgency, takes
@@ -30,7 +31,7 @@ class Pacing:
         self._journal = journal
         self._tell = tell
         self._is_ready = is_ready
-        paced = [place.url for place in setting.places if not place.every]
+        paced = [place.url for place in setting.places if not place.every and not is_neighbour(place.url)]
         self._cadence = Cadence([MEMORY, *paced] if setting.paces_memory else paced, setting.cadence)
         self._told_s = 0.0
         self._has_begun = False

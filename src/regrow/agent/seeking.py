@@ -10,28 +10,34 @@ state must not silently take the place of one that may be there.
 Runs in a thread of its own. What it asks of generations is done by the loop, which owns them.
 """
 
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 import msgspec
 
 from regrow.agent.assembling import Assembled, Assembling, Hands, Hurt, Refused, Source, let_go, unsearchable
 from regrow.agent.generation import Generation, Label
-from regrow.agent.logs import Chained, beginning, chained
+from regrow.agent.logs import Chained, beginning, chained, close
 from regrow.agent.patience import begun, tried
 from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, InfraError
+from regrow.core.neighbour import is_neighbour
 from regrow.core.origin import BEGINNING, MEMORY
 from regrow.core.records import OriginMended, OriginPassedOver, Served
 from regrow.core.roster import NO_VERSION, Version
 from regrow.shell.vaulting import Place, Seek
 from regrow.state.archive import Archive
+from regrow.state.neighbour_store import address_of, fetched_logs
 from regrow.state.pieces import Digests, digests, harm
 from regrow.state.shard import Told
 from regrow.state.stores import open_store
+
+T = TypeVar("T")
 
 
 class Found(msgspec.Struct, kw_only=True):
@@ -75,6 +81,13 @@ class Report(msgspec.Struct, kw_only=True):
     newest_term: int = 0
     """Under which anything was saved at any place, where that was asked."""
 
+    @property
+    def since(self) -> Version:
+        """The newest version of a roster that any of it belongs to, as far as it says so."""
+        is_said = self.found is not None and self.found.draft.roster is not None
+        since = self.found.since if self.found is not None and is_said else NO_VERSION
+        return max([since, *(one.record.attempt for one in (self.chained.records if self.chained else ()))])
+
 
 class _Candidate(msgspec.Struct, frozen=True, kw_only=True):
     term: int
@@ -109,7 +122,8 @@ class Seeking:
     ) -> None:
         """`begins`: no state was ever whole in memory."""
         self._seek = seek
-        self._logs = logs
+        self._logs = dict(logs)
+        self._fetched: dict[str, int] = {}
         self._begins = begins
         self._term = term
         self._places = places
@@ -136,22 +150,46 @@ class Seeking:
         )
 
     def run(self) -> Report:
-        ended = ""
         try:
-            found = self._run()
+            return self._begun() or self._searched()
         except (Refused, ConfigError, InfraError) as error:
-            found, ended = None, str(error)
+            let_go(self._hurts, self._hands)
+            return self._report(None, str(error))
+        finally:
+            close(self._fetched)
+
+    def _searched(self) -> Report:
+        found = self._run()
         let_go(self._hurts, self._hands)
-        if ended:
-            return self._report(None, ended)
+        if self._seek.step is None and (found is None or found.where != MEMORY):
+            self._fetch_logs()
         if found is not None:
             return self._report(found, "", self._chained(found.draft.step, found.since))
-        if self._begins and self._seek.step is None and (root := beginning(self._logs)) is not None:
-            since = self._chained(0, NO_VERSION)
-            if since is not None and since.chain.beyond is None:
-                return msgspec.structs.replace(self._report(None, "", since), begun=Begun(root=root))
+        if (begun := self._begun()) is not None:
+            return begun
+        if self._begins and self._logs:
             self._passed.append(f"{BEGINNING} is passed over: what was committed after it is not whole in the logs")
         return self._report(None, self._nothing())
+
+    def _begun(self) -> Report | None:
+        """From the job's own beginning, where logs hold all that was committed since. No place can have anything newer, as
+        long as nothing was whole in memory: what lies at places was copied from there."""
+        if not self._begins or self._seek.step is not None or (root := beginning(self._logs)) is None:
+            return None
+        since = self._chained(0, NO_VERSION)
+        if since is None or since.chain.beyond is not None:
+            return None
+        return msgspec.structs.replace(self._report(None, "", since), begun=Begun(root=root))
+
+    def _fetch_logs(self) -> None:
+        """What was committed after a state may lie at a neighbour, at whatever place that state is (rule L8)."""
+        for place in self._places:
+            if is_neighbour(place.url):
+                fetched = self._tried(place, partial(fetched_logs, address_of(place.url)))
+                for name, fd in fetched.items():
+                    self._hands.logged(name, os.dup(fd))
+                self._fetched |= fetched
+                self._logs |= fetched
 
     def _chained(self, step: int, since: Version) -> Chained | None:
         return chained(self._logs, step, since) if self._logs else None
@@ -181,7 +219,7 @@ class Seeking:
 
     def _made(self, made: Assembled) -> Found:
         # By its root it is the very state that was harmed in memory: what was logged after that one follows this one, too.
-        since = self._harmed.get((made.draft.step, made.digests.root), Version(self._seek.term, 0))
+        since = self._harmed.get((made.draft.step, made.digests.root), self._since(made.draft))
         return self._found(made.generation, made.draft, made.digests, since, made.served)
 
     def _report(self, found: Found | None, why: str, followed: Chained | None = None) -> Report:
@@ -224,7 +262,7 @@ class Seeking:
                 pointers, damages = archive.pointers()
                 return pointers, damages, archive.newest_term()
 
-            return tried(self._patience_s, place.url, listed, lambda why: self._hands.refused(place.url, why))
+            return self._tried(place, listed)
 
         self._archives = [Archive(open_store(place.url)) for place in self._places]
         asked = [
@@ -242,6 +280,15 @@ class Seeking:
                 self._hands.noted(OriginPassedOver(step=-1, where=place.url, why=damage))
             candidates += [_Candidate(term=one.term, step=one.step, rank=rank, pointer=one) for one in pointers]
         return candidates
+
+    def _since(self, draft: Draft) -> Version:
+        """It says under which version it was saved, and that counts where logs come from a neighbour as well. Else it is
+        older than everything that is logged by whoever asks."""
+        has_logs = self._seek.step is None and any(is_neighbour(place.url) for place in self._places)
+        return draft.roster if has_logs and draft.roster is not None else Version(self._seek.term, 0)
+
+    def _tried(self, place: Place, work: Callable[[Told], T]) -> T:
+        return tried(self._patience_s, place.url, work, lambda why: self._hands.refused(place.url, why))
 
     def _found(
         self,

@@ -14,6 +14,7 @@ from regrow.agent.pacing import Pacing
 from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import Harmed, InfraError, StateError
+from regrow.core.neighbour import is_neighbour
 from regrow.core.records import SaveDurable, SaveFailed
 from regrow.core.saves import Urgency
 from regrow.shell.journal import Journal
@@ -62,7 +63,7 @@ class Tier:
         self._freed = freed
         self._harmed = harmed
         self._keeper: Keeper | None = None
-        self._open = Backlog(patience_s)
+        self._open = Backlog(patience_s, gives_way=is_neighbour(place.url))
         self._refused = -1
         """The step of the save that was tried in vain last."""
         self._told = 0
@@ -75,6 +76,8 @@ class Tier:
     def takes(self, step: int, urgency: Urgency, made_s: float = -math.inf) -> bool:
         """A state whose copy was begun at that time. On auto it takes one after the other: a place that is behind is given
         more by an operator alone, or by a job that ends."""
+        if is_neighbour(self.place.url):
+            return step > self.last  # and what waits gives way to it
         if not self.place.every and urgency < Urgency.ASKED and self._open:
             return False
         return self._pacing.takes(self.place, step, self.last, urgency, made_s)
@@ -215,7 +218,7 @@ class Tier:
 
 
 def _skipped(newest: Taken) -> str:
-    return f"superseded by step {newest.draft.step}: this place fails, and the memory is wanted for newer states"
+    return f"superseded by step {newest.draft.step}: this place is behind, and the memory is wanted for newer states"
 
 
 def _failed(taken: Taken, url: str, why: str, newer: int | None) -> SaveFailed:

@@ -329,6 +329,7 @@ class Vault:
                 harmed=lambda generation: self._ask(lambda: self._keeping.outdo(generation)),
                 noted=lambda fact: self._ask(lambda: self._noted(fact)),
                 refused=lambda url, why: self._post(lambda: self._refused(url, why)),
+                logged=lambda name, fd: self._ask(lambda: self._logs.open(name, fd)),
             )
             whole = self._keeping.hold()
             setting = self._setting
@@ -389,13 +390,13 @@ class Vault:
         )
         origin = Origin(step=draft.step, root=found.root, where=found.where, records=records)
         self._recalling.note(origin, report.chained)
-        self._tell(Sought(number=number, origin=origin, mathematics=draft.mathematics, why=report.why))
+        self._tell(Sought(number=number, origin=origin, mathematics=draft.mathematics, since=report.since, why=report.why))
 
     def _begun(self, number: int, report: Report, begun: Begun, records: int) -> None:
         self._journal.write(OriginFound(step=0, root=begun.root, where=BEGINNING, size_bytes=0, seconds=report.seconds))
         origin = Origin(step=0, root=begun.root, where=BEGINNING, records=records)
         self._recalling.note(origin, report.chained)
-        self._tell(Sought(number=number, origin=origin, mathematics={}, why=report.why))
+        self._tell(Sought(number=number, origin=origin, mathematics={}, since=report.since, why=report.why))
 
     def _tell_damages(self, report: Report) -> None:
         if report.chained is None:

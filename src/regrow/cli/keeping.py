@@ -5,24 +5,39 @@ vault does that before training begins.
 """
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from regrow.cli.address import parse_address
 from regrow.cli.amounts import seconds, share, steps
+from regrow.cli.neighbour import read_token
 from regrow.core.errors import ConfigError
 from regrow.core.interval import CadenceConfig
+from regrow.core.neighbour import PATIENCE_S
 from regrow.core.pace import refusal
 from regrow.core.retention import Retention
 from regrow.shell.vaulting import Place
 from regrow.state.chain import need_packages
+from regrow.state.neighbour_store import TOKEN, Address, address_of
 from regrow.state.stores import open_store
 
 _LOG_MB = 1024
+_NAME = "job"
 _GB, _MB = 10**9, 10**6
+
+
+class Neighbour(msgspec.Struct, frozen=True, kw_only=True):
+    """Who keeps a copy of the newest base and of the logs on another host."""
+
+    address: Address
+    token: str
+    patience_s: float
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +50,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True):
     cadence: CadenceConfig = CadenceConfig()
     log_bytes: int = 0
     """Of the logs of an every-step job; 0: it is none."""
+    neighbour: Neighbour | None = None
     shard_bytes: int = 256 * _MB
     patience_s: float = 120.0
     resumes: bool = False
@@ -101,6 +117,26 @@ _OPTIONS = (
         type=click.IntRange(min=1),
         metavar="MB",
         help=f"Memory for these logs; half of it full, a newer copy of the state is made. Default: {_LOG_MB}.",
+    ),
+    click.option(
+        "--neighbour",
+        metavar="HOST:PORT[/NAME]",
+        help="`regrow neighbour` on another host keeps each copy of the state, and these logs, in its memory: this host "
+        f"may be lost as well. NAME is the run's there, also when it is resumed elsewhere. Default: {_NAME}.",
+    ),
+    click.option(
+        "--neighbour-token-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help=f"Its token. Default: {TOKEN}.",
+    ),
+    click.option(
+        "--neighbour-patience",
+        type=click.FloatRange(min=0, min_open=True),
+        default=PATIENCE_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="A step waits no longer for a neighbour, and training goes on without it.",
     ),
     click.option("--keep-last", type=click.IntRange(min=1), metavar="N", help="Remove all but the newest N checkpoints."),
     click.option(
@@ -185,6 +221,9 @@ def keep(
     mtbf: str | None,
     every_step: bool,
     log_mb: int | None,
+    neighbour: str | None,
+    neighbour_token_file: Path | None,
+    neighbour_patience: float,
     keep_last: int | None,
     keep_every: int | None,
     keep_gb: float | None,
@@ -204,7 +243,8 @@ def keep(
             f"--moments {moments}: a job's checkpoints are exact, so that it ends with the same bits; only a "
             "regrow.checkpoint.Checkpointer in a loop of your own may save moments that are not"
         )
-    _check(urls, intervals, retention, checkpoint_delta, resume, new_mathematics)
+    near = _neighbour(neighbour, neighbour_token_file, neighbour_patience)
+    _check(urls, intervals, retention, checkpoint_delta, resume if near is None else None, new_mathematics and near is None)
     if (why := refusal(checkpoint_mb_per_s, checkpoint_patience)) is not None:
         raise ConfigError(f"--checkpoint-mb-per-s with --checkpoint-patience: {why}")
     if checkpoint_delta:
@@ -230,6 +270,9 @@ def keep(
     if strange := lost - {place.url for place in places}:
         raise ConfigError(f"--host-local {min(strange)} is no --checkpoint: name one of those")
     paces_memory = memory_every == 0 or (memory_every is None and any(not place.every for place in places))
+    if near is not None:
+        paces_memory |= memory_every is None and not places and not every_step
+        places.insert(0, Place(url=near.address.url, every=0, retention=Retention(last=1)))
     if not paces_memory and all(place.every for place in places):
         for flag, given in (("--overhead", overhead), ("--mtbf", mtbf)):
             if given is not None:
@@ -244,6 +287,7 @@ def keep(
             overhead=_DEFAULT.cadence.overhead if overhead is None else share("--overhead", overhead),
             mtbf_s=None if mtbf is None else seconds("--mtbf", mtbf),
         ),
+        neighbour=near,
         log_bytes=(log_mb or _LOG_MB) * _MB if every_step else 0,
         shard_bytes=shard_mb * _MB,
         patience_s=checkpoint_patience,
@@ -251,6 +295,19 @@ def keep(
         resume_step=_step(resume),
         new_mathematics=new_mathematics,
     )
+
+
+def _neighbour(text: str | None, token_file: Path | None, patience_s: float) -> Neighbour | None:
+    if text is None:
+        if token_file is not None:
+            raise ConfigError("--neighbour-token-file without --neighbour: say where it is with --neighbour HOST:PORT")
+        return None
+    where, _, name = text.partition("/")
+    endpoint = parse_address("--neighbour", where)
+    token = read_token("--neighbour-token-file", token_file) if token_file is not None else os.environ.get(TOKEN, "").strip()
+    if not token:
+        raise ConfigError(f"--neighbour {text} has a door: give its token with --neighbour-token-file, or set {TOKEN}")
+    return Neighbour(address=address_of(f"{endpoint}/{name or _NAME}"), token=token, patience_s=patience_s)
 
 
 def _check(

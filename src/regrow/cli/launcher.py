@@ -33,6 +33,7 @@ from regrow.cli.conclusion import (
     is_to_go_on,
     short,
 )
+from regrow.cli.keeping import Neighbour
 from regrow.cli.live import LiveView
 from regrow.cli.liveness import born
 from regrow.cli.run_dir import JobFile, ListeningFile, RunDir, digest_of
@@ -48,6 +49,7 @@ from regrow.core.interval import CadenceConfig
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.membership_effects import End
 from regrow.core.messages import Enlist, Exited, HangSeen, Raised, Report, StallSeen, StopWanted
+from regrow.core.neighbour import PATIENCE_S
 from regrow.core.notices import NoticeConfig
 from regrow.core.order import DataFrom
 from regrow.core.records import NoticeSeen
@@ -90,6 +92,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for all that is on auto."""
     log_bytes: int = 0
     """Of the logs of an every-step job; 0: it is none."""
+    neighbour: Neighbour | None = None
+    """One of the places, which keeps these logs as well."""
     shard_bytes: int = 256_000_000
     patience_s: float = 120.0
     """A place gives a save up when nothing of it was written for so long."""
@@ -205,6 +209,7 @@ class Launcher:
             journal,
             self._terminal.say,
             lambda sought: self._coordination.report(sought),
+            plan.neighbour,
         )
 
     async def _coordinate_here(self, held: contextlib.ExitStack) -> Coordination:
@@ -391,7 +396,7 @@ class Launcher:
         return Enlist(agent=agent, job=self._run_dir.path.name, command=self._command, config=self._plan.membership)
 
     def _door(self, member: Member) -> WorkerDoor:
-        safe = self._safe
+        safe, near = self._safe, self._plan.neighbour
         return WorkerDoor(
             member=member,
             coordinator=self._endpoint,
@@ -407,6 +412,10 @@ class Launcher:
             saves=() if safe is None else safe.saves,
             shard_bytes=self._plan.shard_bytes,
             log_bytes=self._plan.log_bytes,
+            neighbour="" if near is None else near.address.url,
+            neighbour_token="" if near is None else near.token,
+            neighbour_patience_s=PATIENCE_S if near is None else near.patience_s,
+            neighbour_claim=0 if safe is None else safe.claim,
             data_from=DataFrom() if safe is None else safe.data_from,
             faults=self._plan.faults,
         )

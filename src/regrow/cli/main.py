@@ -5,6 +5,7 @@ import click
 from regrow.cli.check import check
 from regrow.cli.checkpoint import checkpoint
 from regrow.cli.coordinator import coordinator
+from regrow.cli.neighbour import neighbour
 from regrow.cli.run import run
 from regrow.cli.soak import soak
 from regrow.cli.status import status
@@ -23,6 +24,7 @@ def main() -> None:
 
 main.add_command(run)
 main.add_command(coordinator)
+main.add_command(neighbour)
 main.add_command(status)
 main.add_command(check)
 main.add_command(checkpoint)

@@ -4,7 +4,7 @@ Read from the run directory, as the rest of it; what the facts mean is core.hold
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
@@ -17,6 +17,7 @@ from regrow.core.errors import ConfigError
 from regrow.core.holders import Copy, Holders, step_s
 from regrow.core.losses import Foretold, foretell, known, named
 from regrow.core.membership_effects import Saved
+from regrow.core.neighbour import is_neighbour, is_unguarded
 from regrow.core.records import Committed, Line, OriginFound, SaveDurable, StateKept
 from regrow.core.roster import Member, Roster
 from regrow.core.save_story import MEMORY
@@ -108,7 +109,7 @@ def _holders(
         reached=reached,
         step_s=max((pace for pace in paces if pace is not None), default=None),
         replicas=there,
-        copies=_copies(job, tail(run_dir.journal, "vault", _TAIL_BYTES), reached),
+        copies=_copies(job, tail(run_dir.journal, "vault", _TAIL_BYTES), reached, _is_guarded(journals)),
         places=job.checkpoints,
         keeps=job.keeps,
         roster=roster,
@@ -144,10 +145,16 @@ def _commits(lines: list[Line]) -> Iterator[tuple[int, int]]:
             yield line.what.step, line.ns
 
 
-def _copies(job: JobFile, lines: list[Line], reached: int) -> tuple[Copy, ...]:
+def _is_guarded(journals: Mapping[str, list[Line]]) -> bool:
+    """Does all that is committed lie at the neighbour, where there is one?"""
+    return bool(journals) and not any(is_unguarded(line.what for line in lines) for lines in journals.values())
+
+
+def _copies(job: JobFile, lines: list[Line], reached: int, is_guarded: bool) -> tuple[Copy, ...]:
     """The newest state in each tier, by the vault's journal. What a job began from lies in memory as well, and in an
-    every-step job so do the records of all that was committed since."""
-    newest: dict[str, int] = {MEMORY: 0} if job.every_step and reached else {}
+    every-step job so do the records of all that was committed since; at a neighbour, too, or nothing there is counted on."""
+    logged = [where for where in (MEMORY, *job.checkpoints) if _is_logged(job, where)]
+    newest: dict[str, int] = dict.fromkeys(logged, 0) if reached else {}
     for line in lines:
         match line.what:
             case StateKept(step=step):
@@ -161,9 +168,9 @@ def _copies(job: JobFile, lines: list[Line], reached: int) -> tuple[Copy, ...]:
     return tuple(
         Copy(where=where, step=newest[where], through=reached if _is_logged(job, where) else newest[where])
         for where in (MEMORY, *job.checkpoints)
-        if where in newest
+        if where in newest and (is_guarded or where == MEMORY or not _is_logged(job, where))
     )
 
 
 def _is_logged(job: JobFile, where: str) -> bool:
-    return job.every_step and where == MEMORY
+    return job.every_step and (where == MEMORY or is_neighbour(where))

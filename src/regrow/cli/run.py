@@ -329,6 +329,7 @@ def run(
             paces_memory=kept.paces_memory,
             cadence=kept.cadence,
             log_bytes=kept.log_bytes,
+            neighbour=kept.neighbour,
             shard_bytes=kept.shard_bytes,
             patience_s=kept.patience_s,
             grace_s=grace,

@@ -1,10 +1,12 @@
 """What the launcher has to do with the vault: it comes before the workers, and goes when what was saved is durable."""
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from regrow.agent.agent import Agent
 from regrow.agent.custodian import Custodian
+from regrow.cli.keeping import Neighbour
 from regrow.core.completion import Completion, settled
 from regrow.core.errors import ConfigError
 from regrow.core.membership_config import MembershipConfig
@@ -14,6 +16,7 @@ from regrow.core.origin import data_from, unused
 from regrow.core.safety import Safety, Spot
 from regrow.shell.journal import Journal
 from regrow.shell.vaulting import MEMORY, Opened, Place, Setting, Sought
+from regrow.state.neighbour_store import CLAIM, TOKEN, taken_over
 
 
 class Safekeeping:
@@ -29,9 +32,14 @@ class Safekeeping:
         journal: Journal,
         say: Callable[[str, bool], None],
         report: Callable[[StateSought], None],
+        neighbour: Neighbour | None = None,
     ) -> None:
+        self._neighbour = neighbour
+        self.claim = 0
+        """Under which all of this run write at the neighbour."""
         self._config = config
         self._command = command
+        self._say = say
         self._places = setting.places
         self._report = report
         self._custodian = Custodian(
@@ -50,6 +58,10 @@ class Safekeeping:
 
     async def open(self) -> None:
         """Once this returns, workers may start. ConfigError where a place cannot be used, or not for this."""
+        if self._neighbour is not None:
+            os.environ[TOKEN] = self._neighbour.token
+            self.claim = await asyncio.to_thread(taken_over, self._neighbour.address, self._config.resumes)
+            os.environ[CLAIM] = str(self.claim)  # of vault and writers, which are started from here on
         opened = await self._custodian.open()
         if not self._config.resumes:
             _refuse_used(self._places, opened)
@@ -64,7 +76,8 @@ class Safekeeping:
             if step is not None or any(newest is not None for newest in opened.newest):
                 what = "the newest saved state" if step is None else f"the saved state of step {step}"
                 raise ConfigError(f"cannot resume from {what}: {sought.why}")
-            return  # nothing is saved there yet: the job begins at step 0
+            self._say(f"the job begins at step 0: {sought.why}", not self.claim)
+            return
         self.data_from = self._continued(sought, sought.origin.step)
 
     def _continued(self, sought: Sought, step: int) -> DataFrom:
@@ -86,6 +99,7 @@ class Safekeeping:
                 origin=origin,
                 mathematics=sought.mathematics,
                 why=sought.why,
+                since=sought.since,
                 is_final=origin is not None and done is not None and origin.step == done.step,
             )
         )

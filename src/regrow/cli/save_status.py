@@ -13,6 +13,7 @@ from regrow.cli.wording import span
 from regrow.core.chronicle import Chronicle
 from regrow.core.founding import Founding, founding
 from regrow.core.log import UNHELD_STEPS
+from regrow.core.neighbour import is_neighbour, is_unguarded
 from regrow.core.records import Committed, Line, LogMeasured, LogUnheld, VaultStarted, WorkerStarted
 from regrow.core.save_story import MEMORY, Tier
 from regrow.shell.journal import tail
@@ -33,6 +34,10 @@ class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
     limit_bytes: int
     unheld: tuple[str, ...] = ()
     """Members whose logs nobody else holds, for want of a vault: they die with them."""
+    neighbour: str | None = None
+    """Where what was committed lies as well, by its URL; None: the job has none."""
+    unguarded: tuple[str, ...] = ()
+    """Members whose records do not lie there, or do not lead on from what does: they are lost with this host."""
 
 
 class SaveStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,12 +70,13 @@ def gather_saves(run_dir: RunDir, job: JobFile, is_launched: bool) -> SaveStatus
     story = chronicle.saves.story(chronicle.ended)
     known = {tier.where: tier for tier in story.tiers} if story is not None else {}
     places = ((MEMORY,) if is_launched else ()) + job.checkpoints
+    neighbour = next(filter(is_neighbour, job.checkpoints), None)
     started = next((line.what for line in reversed(agent) if isinstance(line.what, VaultStarted)), None)
     return SaveStatus(
         tiers=tuple(known.get(where, _empty(where)) for where in places),
         vault=None if started is None else _vault(started, job, is_launched),
         founding=founding(chronicle, max(chronicle.taken)) if chronicle.taken else None,
-        logs=_logs(workers, known.get(MEMORY)) if job.every_step and is_launched else None,
+        logs=_logs(workers, known.get(MEMORY), neighbour) if job.every_step and is_launched else None,
     )
 
 
@@ -91,7 +97,7 @@ def tell_save_status(saves: SaveStatus, now_s: float) -> Iterator[str]:
         yield f"the job last began from {origin(saves.founding)}"
 
 
-def _logs(workers: Mapping[str, list[Line]], memory: Tier | None) -> LogStatus:
+def _logs(workers: Mapping[str, list[Line]], memory: Tier | None, neighbour: str | None) -> LogStatus:
     steps = [fact.step + 1 for lines in workers.values() for line in lines if isinstance(fact := line.what, Committed)]
     measured = [
         next((fact for line in reversed(lines) if isinstance(fact := line.what, LogMeasured)), None)
@@ -108,6 +114,8 @@ def _logs(workers: Mapping[str, list[Line]], memory: Tier | None) -> LogStatus:
         made_bytes=sum(fact.made_bytes for fact in found),
         limit_bytes=sum(fact.limit_bytes for fact in found),
         unheld=tuple(who for who, lines in workers.items() if _is_unheld(lines)),
+        unguarded=tuple(who for who, lines in workers.items() if is_unguarded(line.what for line in lines)),
+        neighbour=neighbour,
     )
 
 
@@ -128,7 +136,15 @@ def _told(logs: LogStatus) -> str:
         )
     base = "the job's beginning" if logs.base is None else f"the state of step {logs.base}"
     memory = f"{size(logs.made_bytes)} of {size(logs.limit_bytes)}" if logs.limit_bytes else "not measured yet"
-    return f"logs   the first {logs.step} steps are safe: {base} and what was committed since; {memory}"
+    return f"logs   the first {logs.step} steps are safe: {base} and what was committed since; {memory}{_guarded(logs)}"
+
+
+def _guarded(logs: LogStatus) -> str:
+    if logs.neighbour is None:
+        return ""
+    if logs.unguarded:
+        return f"; on this host alone, for {logs.neighbour} is away or behind, by {', '.join(logs.unguarded)}"
+    return f"; here and at {logs.neighbour}"
 
 
 def _newest(tier: Tier, now_s: float) -> str:

@@ -227,7 +227,14 @@ class Server:
 
     def _note_job(self, lanes: int) -> None:
         job = self._job
-        self._journal.write(JobOpened(job=job.job, replicas=job.config.replicas, lanes=lanes, command=job.command))
+        opened = JobOpened(
+            job=job.job,
+            replicas=job.config.replicas,
+            lanes=lanes,
+            command=job.command,
+            every_step=job.config.logs,
+        )
+        self._journal.write(opened)
 
     # Events
 

@@ -776,7 +776,7 @@ class Attendance:
 
     def _replay(self, heard: Heard) -> list[Effect]:
         record = heard.record
-        self._last = record.last
+        self._last = record.last or self._last
         commit = Commit(
             step=record.step,
             attempt=record.attempt,
@@ -784,7 +784,7 @@ class Attendance:
             holdings=record.holdings,
             by="record",
             reporter=None,
-            last=record.last,
+            last=self._last,
             gradient=heard.gradient,
         )
         self.step += 1

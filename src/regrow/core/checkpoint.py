@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from regrow.core.inexact import Inexact
+from regrow.core.roster import Version
 
 FORMAT = "regrow-checkpoint"
 VERSION = 2
@@ -106,6 +107,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters that were not trained just then, by name, where a job saved it."""
     root: str
     """state.ribbon's root over all of it: the digest that a restored state must have."""
+    roster: Version | None = None
+    """Where a job saved it, the version of the roster under which: what was committed after it is of this one or a newer."""
     delta: Delta | msgspec.UnsetType = msgspec.UNSET
     """Of version 2: its files hold what differs from another checkpoint."""
     inexact: Inexact | msgspec.UnsetType = msgspec.UNSET

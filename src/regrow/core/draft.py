@@ -15,6 +15,7 @@ import msgspec
 from regrow.core.checkpoint import Leaf, Manifest
 from regrow.core.errors import Invariant
 from regrow.core.inexact import Inexact
+from regrow.core.roster import Version
 from regrow.core.skeleton import in_order
 
 ALIGNED_BYTES = 4096
@@ -35,6 +36,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Per shard: the leaves in it, in the order of its file."""
     frozen: tuple[str, ...] = ()
     """Parameters that were not trained just then, by name."""
+    roster: Version | None = None
+    """Under which it was saved, where that is known."""
     inexact: Inexact | None = None
     """What lies in the arena is a state in fewer bits, and this says of which."""
 
@@ -111,6 +114,7 @@ def draft_of(manifest: Manifest) -> Draft:
         leaves=manifest.leaves,
         order=tuple(tuple(sorted(shard, key=lambda index: -widths[index])) for shard in order),
         frozen=manifest.frozen,
+        roster=manifest.roster,
     )
 
 

@@ -80,7 +80,14 @@ class Holders(msgspec.Struct, frozen=True, kw_only=True):
 
     def newest(self, copies: Iterable[Copy]) -> Copy | None:
         """What a job would be founded from: the newest, and of equals the nearest."""
-        return max(copies, key=lambda copy: (copy.step, -self.copies.index(copy)), default=None)
+        there = list(copies)
+        best = max(there, key=lambda copy: (copy.step, -self.copies.index(copy)), default=None)
+        return None if best is None else led_on(best, there)
+
+
+def led_on(best: Copy, there: Iterable[Copy]) -> Copy:
+    """Records that lead on from an older state lead on from this one, too: whoever holds them is there."""
+    return msgspec.structs.replace(best, through=max([best.through, *(copy.through for copy in there)]))
 
 
 def is_far(url: str) -> bool:

@@ -73,7 +73,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     digest: int
     holdings: tuple[tuple[Node, ...], ...]
     last: int
-    """The job ends before this step."""
+    """The job ends before this step; 0, where it was logged by another run: as this run knows."""
     switch: Version | None = None
     """The planned roster that its members went on under."""
     save: Urgency = Urgency.NONE

@@ -10,7 +10,7 @@ import msgspec
 
 from regrow.core.budget import Budget, Exhausted
 from regrow.core.errors import ConfigError
-from regrow.core.holders import Copy, Holders
+from regrow.core.holders import Copy, Holders, led_on
 from regrow.core.roster import Present, Roster, at_home, compose
 from regrow.core.save_story import MEMORY
 
@@ -245,9 +245,10 @@ def _idle(holders: Holders, gone: Collection[str]) -> tuple[str, ...]:
 
 def _ended(holders: Holders, code: int | None, left: list[Copy], saved: Copy | None = None) -> Ended:
     """`saved`: at a place, before the end."""
-    best = holders.newest(copy for copy in left if copy.where != MEMORY)  # memory ends with `regrow run`
+    far = [copy for copy in left if copy.where != MEMORY]  # memory ends with `regrow run`
+    best = holders.newest(far)
     if saved is not None and (best is None or saved.step > best.step):
-        best = saved
+        best = led_on(saved, far)
     redone = max(0, holders.reached - (best.through if best is not None else 0))
     return Ended(
         exit=code,

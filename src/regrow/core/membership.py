@@ -274,6 +274,9 @@ class Membership:
         founding = self._founding
         if not founding.seeks or came.number != self._term:
             return []
+        if came.since.term >= self._term:  # of another run: what is committed from here on follows it
+            self._term = came.since.term + 1
+            return [self._persist(), *self._seek()]
         self._founding = msgspec.structs.replace(
             founding, seeks=False, origin=came.origin, mathematics=came.mathematics, is_final=came.is_final
         )

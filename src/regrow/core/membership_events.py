@@ -5,7 +5,7 @@ import msgspec
 from regrow.core.messages import FromMember
 from regrow.core.origin import Origin
 from regrow.core.progress import Place
-from regrow.core.roster import Member
+from regrow.core.roster import NO_VERSION, Member, Version
 from regrow.core.wishes import Wish
 
 
@@ -77,6 +77,8 @@ class OriginCame(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     is_final: bool = False
     """It is the last state of a job that was finished."""
+    since: Version = NO_VERSION
+    """The newest version of a roster that any of it belongs to."""
 
 
 class Ticked(msgspec.Struct, frozen=True, kw_only=True):

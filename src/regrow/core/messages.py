@@ -7,10 +7,11 @@ from regrow.core.lanes import Cell
 from regrow.core.listener import Listener, Record
 from regrow.core.membership_config import MembershipConfig
 from regrow.core.memory import Memory
+from regrow.core.neighbour_messages import FromNeighbour, ToNeighbour
 from regrow.core.order import Plan
 from regrow.core.origin import DATASET_SIZE, Origin, data_from
 from regrow.core.progress import Place
-from regrow.core.roster import Endpoint, Member, Roster, Version
+from regrow.core.roster import NO_VERSION, Endpoint, Member, Roster, Version
 from regrow.core.wishes import Wish
 
 PROTOCOL = 6
@@ -302,6 +303,8 @@ class StateSought(_Message, frozen=True, kw_only=True):
     why: str
     is_final: bool = False
     """It is the last state of a job that was finished."""
+    since: Version = NO_VERSION
+    """The newest version of a roster that any of it belongs to."""
 
 
 class Abandoned(_Message, frozen=True, kw_only=True):
@@ -501,4 +504,6 @@ class Denied(_Message, frozen=True, kw_only=True):
 
 Door = Challenge | Hello | Welcome | Denied
 
-Message = FromMember | ToMember | Amend | FromAgent | ToAgent | Request | Reply | Between | Door
+Message = (
+    FromMember | ToMember | Amend | FromAgent | ToAgent | Request | Reply | Between | ToNeighbour | FromNeighbour | Door
+)

@@ -423,6 +423,19 @@ class LogUnheld(_Fact, frozen=True, kw_only=True):
     step: int
 
 
+class NeighbourLost(_Fact, frozen=True, kw_only=True):
+    """A worker: from this step on its records do not lie at the neighbour, or do not lead on from what does."""
+
+    step: int
+    why: str
+
+
+class NeighbourBack(_Fact, frozen=True, kw_only=True):
+    """They do again, from this step on."""
+
+    step: int
+
+
 class BaseDue(_Fact, frozen=True, kw_only=True):
     """A worker of an every-step job wishes a newer base."""
 
@@ -558,6 +571,8 @@ Fact = (
     | LogMeasured
     | LogOutgrown
     | LogUnheld
+    | NeighbourLost
+    | NeighbourBack
     | BaseDue
     | LogWaited
     | RecordsReplayed

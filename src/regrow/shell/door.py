@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 
 from regrow.core.errors import ConfigError
+from regrow.core.neighbour import PATIENCE_S
 from regrow.core.order import DataFrom
 from regrow.core.roster import Endpoint, Member
 
@@ -41,6 +42,13 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
     """Of the largest file of a checkpoint, unless one tensor is larger."""
     log_bytes: int = 0
     """Of the logs of all members of this host; 0: it is no every-step job."""
+    neighbour: str = ""
+    """The URL of what its neighbour keeps of this run; empty: it has none."""
+    neighbour_token: str = ""
+    """Never logged, either."""
+    neighbour_claim: int = 0
+    neighbour_patience_s: float = PATIENCE_S
+    """A step waits no longer for it."""
     data_from: DataFrom = DataFrom()
     faults: str = ""
     """Fault points to arm, for tests: see shell.faultpoint."""
@@ -66,6 +74,15 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
             _PREFIX + "LOG_BYTES": str(self.log_bytes),
             _PREFIX + "DATA_FROM": str(self.data_from),
             _PREFIX + "FAULTS": self.faults,
+            **(self._neighbourly() if self.neighbour else {}),
+        }
+
+    def _neighbourly(self) -> dict[str, str]:
+        return {
+            _PREFIX + "NEIGHBOUR": self.neighbour,
+            _PREFIX + "NEIGHBOUR_TOKEN": self.neighbour_token,
+            _PREFIX + "NEIGHBOUR_CLAIM": str(self.neighbour_claim),
+            _PREFIX + "NEIGHBOUR_PATIENCE_S": str(self.neighbour_patience_s),
         }
 
     @staticmethod
@@ -91,6 +108,10 @@ class WorkerDoor(msgspec.Struct, frozen=True, kw_only=True):
                 saves=tuple(int(every) for every in environ.get(_PREFIX + "SAVES", "").split(",") if every),
                 shard_bytes=int(environ.get(_PREFIX + "SHARD_BYTES", "256000000")),
                 log_bytes=int(environ.get(_PREFIX + "LOG_BYTES", "0")),
+                neighbour=environ.get(_PREFIX + "NEIGHBOUR", ""),
+                neighbour_token=environ.get(_PREFIX + "NEIGHBOUR_TOKEN", ""),
+                neighbour_claim=int(environ.get(_PREFIX + "NEIGHBOUR_CLAIM", "0")),
+                neighbour_patience_s=float(environ.get(_PREFIX + "NEIGHBOUR_PATIENCE_S", PATIENCE_S)),
                 data_from=DataFrom.parse(environ.get(_PREFIX + "DATA_FROM", "0:0")),
                 faults=environ.get(_PREFIX + "FAULTS", ""),
                 stamp_fd=int(environ[STAMP_FD]) if STAMP_FD in environ else None,

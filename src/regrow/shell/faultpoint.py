@@ -66,6 +66,7 @@ POINTS = {
     "recall": "a founder, about to load the origin",
     "recalled": "a founder, the origin loaded, about to take part",
     "logging": "about to write its part of the result into its log",
+    "copying": "its part is in its log, and on its way to the neighbour",
     "logged": "its part is in its log, its row is not stated",
     "replaying": "a founder, about to read a committed step out of the logs",
     "replayed": "a founder, has been through all that was committed, about to take part",

@@ -16,7 +16,7 @@ from regrow.core.interval import CadenceConfig
 from regrow.core.listener import Record
 from regrow.core.origin import Origin
 from regrow.core.retention import Retention
-from regrow.core.roster import Version
+from regrow.core.roster import NO_VERSION, Version
 from regrow.core.saves import Urgency
 
 
@@ -276,6 +276,8 @@ class Sought(_Message, frozen=True, kw_only=True):
     """None: there is no state that is whole."""
     mathematics: dict[str, str]
     """What it was saved with."""
+    since: Version = NO_VERSION
+    """The newest version of a roster that any of it belongs to."""
     why: str
     """What was passed over, or why there is none; empty when the first candidate did."""
 

@@ -176,6 +176,7 @@ class Archive:
                     for number, (each, chunks) in enumerate(zip(filed, found.chunks, strict=True))
                 ),
                 root=found.root,
+                roster=draft.roster,
                 delta=msgspec.UNSET if base is None else base.delta(packed, whole_bytes),
                 inexact=msgspec.UNSET if draft.inexact is None else draft.inexact,
             )

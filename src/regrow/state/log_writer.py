@@ -16,7 +16,7 @@ from collections import deque
 import msgspec
 import xxhash
 
-from regrow.core.errors import InfraError
+from regrow.core.errors import InfraError, StateError
 from regrow.state import log
 from regrow.state.log import PAGE_BYTES, Entry, Head
 
@@ -133,9 +133,9 @@ class LogWriter:
         """May one more slot of this size be made within this limit? What is free counts: it has its memory."""
         return self.made_bytes + size_bytes <= limit_bytes
 
-    def write(self, entry: Entry, tail: bytes, part: memoryview) -> int:
-        """The part, and what says so; the size that a slot needs for it. Digests and sizes are made here. InfraError where
-        there is no memory."""
+    def write(self, entry: Entry, tail: bytes | memoryview, part: memoryview, expected: Entry | None = None) -> Entry:
+        """The part, and the entry that says so, with sizes and digests as they are made here. InfraError where there is no
+        memory; StateError, and it is not closed, where another entry is expected."""
         entry = msgspec.structs.replace(
             entry,
             part_bytes=len(part),
@@ -149,9 +149,11 @@ class LogWriter:
         held = log.placed(entry, slot.at)
         log.write(self.fd, tail, held.tail_at)
         digest = self._copied(part, held.part_at, slot)
-        held = msgspec.structs.replace(held, entry=msgspec.structs.replace(entry, part_digest=digest))
-        log.write_entry(self.fd, self.head, held)
-        return size_bytes
+        entry = msgspec.structs.replace(entry, part_digest=digest)
+        if expected not in (None, entry):
+            raise StateError(f"what came of step {entry.said.record.step} is not what was sent")
+        log.write_entry(self.fd, self.head, msgspec.structs.replace(held, entry=entry))
+        return entry
 
     def free(self, below: int) -> None:
         """A state of this step is whole: no record before it is needed any more. What lies there counts until it is written

@@ -7,6 +7,7 @@ shuts it.
 import contextlib
 import select
 import socket
+import time
 from collections.abc import Sequence
 
 from regrow.core.errors import PeerError
@@ -60,6 +61,21 @@ class Blocking:
         self.shut()
         raise PeerError(f"{self.peer} takes nothing any more")
 
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """Blocks. LineBroken, and nothing more is heard, when no message has come in this time."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (message := self.next_message()) is None:
+            if not self.wait_readable(None if end_s is None else max(0.0, end_s - time.monotonic())):
+                self.shut()
+                raise LineBroken(f"{self.peer} does not answer for {timeout_s:g} s")
+        return message
+
+    def receive_raw_into(self, view: memoryview) -> None:
+        """Blocks until the view is full: woken seldom, since the kernel fills what it can before."""
+        rest = view[self._arrived.take_raw(view) :]
+        while len(rest):
+            rest = rest[self._read([rest], socket.MSG_WAITALL) :]
+
     def wait_readable(self, timeout_s: float | None) -> bool:
         """Can more be read than what has been tried for? True also once the connection is broken: reading then says so."""
         return bool(self._poll.poll(None if timeout_s is None else 1000 * timeout_s))
@@ -91,12 +107,16 @@ class Blocking:
         self.shut()
         self._sock.close()
 
-    def _read(self, views: Sequence[memoryview]) -> int:
+    def let_go(self) -> None:
+        """In a forked child: the connection stays its parent's."""
+        self._sock.close()
+
+    def _read(self, views: Sequence[memoryview], flags: int = socket.MSG_DONTWAIT) -> int:
         try:
             if len(views) == 1:
-                count = self._sock.recv_into(views[0], 0, socket.MSG_DONTWAIT)
+                count = self._sock.recv_into(views[0], 0, flags)
             else:
-                count = self._sock.recvmsg_into(views[:_VIEWS], 0, socket.MSG_DONTWAIT)[0]
+                count = self._sock.recvmsg_into(views[:_VIEWS], 0, flags)[0]
         except BlockingIOError:
             return 0
         except OSError as error:

@@ -340,7 +340,7 @@ class Depot:
         if built != origin.root:
             raise ConfigError(
                 f"the script built a state with the root {built}, and the job began from one with {origin.root}: what it "
-                "begins from must not depend on anything but the seed"
+                "begins from must not depend on anything but the seed, and it must go on with the same mathematics"
             )
 
     @property

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import msgspec
+import xxhash
 
 from regrow.core.attendance import Attendance
 from regrow.core.effects import Commit, Leave
@@ -24,11 +25,13 @@ from regrow.shell.faultpoint import faultpoint
 from regrow.shell.journal import Journal
 from regrow.shell.stamp import Stamp
 from regrow.state.layout import BUCKET_BYTES
+from regrow.state.neighbour_store import address_of
 from regrow.state.tracked import Tracked
 from regrow.worker import numerics
 from regrow.worker.audit import Audit
 from regrow.worker.buffers import Buffers
 from regrow.worker.compiling import Compilations
+from regrow.worker.copyist import Copyist
 from regrow.worker.data import Data, Given, make_data
 from regrow.worker.depot import Depot
 from regrow.worker.dismissal import Dismissal
@@ -261,22 +264,37 @@ class Job:
             self._note,
             driver.save_again,
             driver.save_due,
-            self._make_logbook(place, driver) if door.log_bytes else None,
+            self._make_logbook(place, driver, contract) if door.log_bytes else None,
         )
         driver.keep(depot)
         depot.open()
         return depot
 
-    def _make_logbook(self, place: Place, driver: Driver) -> Logbook:
+    def _make_logbook(self, place: Place, driver: Driver, contract: Contract) -> Logbook:
+        door = place.door
         size_bytes = sum(tensor.nbytes for tensor in self._tracked.flatten().tensors)
+        terms = mathematics(contract.terms)
+        # Another run may find the log, and must not replay it with other mathematics onto the same weights.
+        root = f"{self._tracked.fingerprint()}-{xxhash.xxh3_64_hexdigest(msgspec.json.encode(terms, order='sorted'))}"
+        copyist = None
+        if door.neighbour:
+            copyist = Copyist(
+                address_of(door.neighbour),
+                door.neighbour_token,
+                door.neighbour_claim,
+                door.neighbour_patience_s,
+                str(door.member),
+                root,
+            )
         return Logbook(
-            place.door.member,
-            self._tracked.fingerprint(),
-            place.door.log_bytes,
+            door.member,
+            root,
+            door.log_bytes,
             Expense(time.monotonic() - place.began_s, size_bytes),
             self._stamp,
             self._note,
             driver.save_again,
+            copyist,
         )
 
     def _contract(self, count: int, data: Data) -> Contract:

@@ -1,11 +1,11 @@
-"""A worker's side of the log: its parts of each result, written before it says that it holds that (rules L1, L3 and L6).
+"""A worker's side of the log: its parts of each result, written before it says that it holds that (rules L1, L3, L6 and L8).
 
     training thread    write ──> the part is in the log ──> the row
     regrow-log         ......... makes memory ready for the next parts
     regrow-vault       ......... hears that the log is held, and that a state is whole: then older records make room
 
-Nobody is asked and nothing is sent for a step. Training waits for the log in two cases: once, until the agent holds it, and
-where it is full while a save that makes room is on its way.
+Nobody is asked for a step, and nothing is sent but to the neighbour, where the job has one (worker.copyist). Training waits
+for the log in two cases: once, until the agent holds it, and where it is full while a save that makes room is on its way.
 """
 
 import os
@@ -21,8 +21,9 @@ from regrow.core.effects import Log
 from regrow.core.errors import InfraError
 from regrow.core.listener import part_of
 from regrow.core.log import UNHELD_STEPS, Part
+from regrow.core.neighbour import Guard, Guarded, Unguarded, in_words
 from regrow.core.progress import Phase
-from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogUnheld, LogWaited
+from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogUnheld, LogWaited, NeighbourBack, NeighbourLost
 from regrow.core.renewal import renewal
 from regrow.core.roster import Member
 from regrow.core.saves import Urgency
@@ -34,6 +35,7 @@ from regrow.state.log import Entry, placed
 from regrow.state.log_writer import LogWriter
 from regrow.state.memory import bytes_of
 from regrow.state.record import summary
+from regrow.worker.copyist import Copyist
 from regrow.worker.expense import Expense
 
 _AWAY_S = 30.0
@@ -62,8 +64,10 @@ class Logbook:
         stamp: Stamp,
         note: Callable[[Fact], None],
         wish: Callable[[Urgency], None],
+        copyist: Copyist | None = None,
     ) -> None:
-        """`root`: of the state as the script built it. `limit_bytes`: of the logs of all members of this host."""
+        """`root`: of the state as the script built it. `limit_bytes`: of the logs of all members of this host. `copyist`:
+        where the job has a neighbour."""
         self.root = root
         self._me = me
         self.expense = expense
@@ -72,6 +76,8 @@ class Logbook:
         self._stamp = stamp
         self._note = note
         self._wish = wish
+        self._copyist = copyist
+        self._guard = Guard()
         self._is_saving: Callable[[], bool] = lambda: False
         self._changed = threading.Condition()
         """Guards what follows."""
@@ -100,13 +106,17 @@ class Logbook:
         self._is_saving = is_saving
         os.register_at_fork(after_in_child=self._writer.close)
         self._thread.start()
+        if self._copyist is not None:
+            self._copyist.open()
 
     def close(self) -> None:
         self._asked.put(None)
         self._thread.join()
+        if self._copyist is not None:
+            self._copyist.close()
 
     def write(self, work: Log, result: Gradient) -> None:
-        """Once this returns the parts lie in the log, whoever dies."""
+        """Once this returns the parts lie in the log, and at the neighbour if it answers, whoever dies."""
         step = work.record.step
         faultpoint("logging", step=step)
         self._wait_held(step)
@@ -116,6 +126,7 @@ class Logbook:
             start, stop = part_of(total_bytes, index, work.count)
             said = Part(record=work.record, stop=work.stop, index=index, count=work.count)
             size_bytes += self._write(said, tail if index == 0 else b"", result.buffer[start:stop], start, total_bytes)
+        self._wait_copied(step, 0 in work.indices)
         faultpoint("logged", step=step)
         self._look_at_limit(total_bytes, 0 in work.indices)
         self._renew(step, work.count, total_bytes)
@@ -133,7 +144,11 @@ class Logbook:
         )
         size_bytes, limit_bytes = placed(entry, 0).slot_bytes, self._limit_bytes // said.count
         self._wait_room(said.record.step, size_bytes, limit_bytes)
-        self._writer.write(entry, tail, bytes_of(host))
+        if self._copyist is not None:
+            self._copyist.begin(tail, host)
+        entry = self._writer.write(entry, tail, bytes_of(host))
+        if self._copyist is not None:
+            self._copyist.end(entry)
         if self._is_ahead and self._writer.count_free(size_bytes) < _AHEAD:
             self._is_ahead = False
             self._asked.put((size_bytes, limit_bytes))
@@ -201,6 +216,22 @@ class Logbook:
                 file=sys.stderr,
                 flush=True,
             )
+
+    def _wait_copied(self, step: int, is_told: bool) -> None:
+        if self._copyist is None:
+            return
+        faultpoint("copying", step=step)
+        with self._stamp.aside(Phase.BUSY, "the neighbour", _LONGEST_S):
+            through, why = self._copyist.wait()
+        news, is_base_wished = self._guard.settle(step, through, why)
+        if is_base_wished:
+            self._wish(Urgency.DUE)
+        if isinstance(news, Unguarded):
+            self._note(NeighbourLost(step=step, why=news.why))
+        if isinstance(news, Guarded):
+            self._note(NeighbourBack(step=step))
+        if is_told and (isinstance(news, Guarded) or (news is not None and news.is_news)):
+            print(f"regrow: {in_words(news, step)}", file=sys.stderr, flush=True)
 
     def _tell_unheld(self, step: int) -> None:
         if step >= self._unheld + UNHELD_STEPS:

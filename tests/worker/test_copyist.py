@@ -1,0 +1,135 @@
+"""A worker's log is copied to a neighbour of its own process: what it was told of lies there, and it is waited for no longer
+than was said."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import neighbours
+import pytest
+import torch
+
+from regrow.core.listener import Record
+from regrow.core.log import Part
+from regrow.core.roster import Version
+from regrow.state.log import Entry, is_sound, read
+from regrow.state.log_writer import LogWriter
+from regrow.state.memory import bytes_of
+from regrow.state.neighbour_store import Address, fetched_logs, taken_over
+from regrow.worker.copyist import Copyist
+
+PATIENCE_S = 5.0
+BYTES = 3 << 20
+
+
+@pytest.fixture
+def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[neighbours.Running]:
+    monkeypatch.setenv("REGROW_NEIGHBOUR_TOKEN", neighbours.TOKEN_GIVEN)
+    with neighbours.serving(100) as running:
+        yield running
+
+
+class Desk:
+    """A member's own log, and its copyist."""
+
+    def __init__(self, running: neighbours.Running, patience_s: float = PATIENCE_S) -> None:
+        self.address = Address(endpoint=running.endpoint, run="job")
+        claim = taken_over(self.address, resumes=True)
+        self.writer = LogWriter.new("r0.0", "root")
+        self.copyist = Copyist(self.address, neighbours.TOKEN_GIVEN, claim, patience_s, "r0.0", "root")
+        self.copyist.open()
+
+    def write(self, step: int) -> tuple[int | None, str]:
+        data = torch.full((BYTES,), step, dtype=torch.uint8)
+        self.begin(step, data)
+        self.writer.free(step)
+        return self.copyist.wait()
+
+    def begin(self, step: int, data: torch.Tensor) -> None:
+        record = Record(step=step, attempt=Version(1, 1), digest=step, holdings=(), last=9)
+        entry = Entry(
+            said=Part(record=record, stop=False, index=0, count=1),
+            total_bytes=BYTES,
+            start=0,
+            part_bytes=BYTES,
+            part_digest=b"",
+            tail_bytes=0,
+            tail_digest=b"",
+        )
+        self.copyist.begin(b"the tail", data)
+        self.copyist.end(self.writer.write(entry, b"the tail", bytes_of(data)))
+
+    def there(self) -> list[int]:
+        """Steps whose parts are whole at the neighbour."""
+        steps: list[int] = []
+        for fd in fetched_logs(self.address, lambda _: None).values():
+            steps += [held.entry.said.record.step for held in read(fd).held if is_sound(fd, held)]
+            os.close(fd)
+        return sorted(steps)
+
+    def close(self) -> None:
+        self.copyist.close()
+        self.writer.close()
+
+
+@pytest.fixture
+def desk(running: neighbours.Running) -> Iterator[Desk]:
+    made = Desk(running)
+    yield made
+    made.close()
+
+
+def test_once_it_has_waited_all_lies_there(desk: Desk) -> None:
+    for step in range(3):
+        assert desk.write(step) == (step + 1, "")
+        assert desk.there() == list(range(step + 1))
+
+
+def test_of_several_parts_none_is_left_out(desk: Desk) -> None:
+    for step in (0, 1):
+        desk.begin(step, torch.full((BYTES,), step, dtype=torch.uint8))
+    assert desk.copyist.wait() == (2, "") and desk.there() == [0, 1]
+
+
+def test_a_part_without_its_entry_is_not_there(desk: Desk) -> None:
+    desk.write(0)
+    desk.copyist.begin(b"the tail", torch.zeros(BYTES, dtype=torch.uint8))
+    desk.copyist.close()
+    assert desk.there() == [0]
+
+
+def test_one_that_stands_still_is_waited_for_once(running: neighbours.Running) -> None:
+    desk = Desk(running, patience_s=0.5)
+    try:
+        assert desk.write(0) == (1, "")
+        os.kill(running.process.pid, signal.SIGSTOP)
+        begun_s = time.monotonic()
+        through, why = desk.write(1)
+        assert through is None and "does not answer for 0.5 s" in why and time.monotonic() - begun_s >= 0.5
+        begun_s = time.monotonic()
+        assert desk.write(2)[0] is None and time.monotonic() - begun_s < 0.5
+        os.kill(running.process.pid, signal.SIGCONT)
+        step = 3
+        while desk.write(step)[0] is None:
+            step += 1
+        counted, _ = desk.write(step + 1)
+        assert counted in (1, 2), "what was left out is a gap; the first may have been on its way"
+        assert desk.there() == [*range(counted), step, step + 1]
+    finally:
+        desk.close()
+
+
+def test_one_that_is_gone_is_done_without(running: neighbours.Running, desk: Desk) -> None:
+    assert desk.write(0) == (1, "")
+    running.kill()
+    assert desk.write(1)[0] is None and desk.write(2)[0] is None
+
+
+def test_whoever_was_replaced_is_told_and_does_not_come_back(running: neighbours.Running, desk: Desk) -> None:
+    assert desk.write(0) == (1, "")
+    taken_over(desk.address, resumes=True)
+    step = 1
+    while "another `regrow run` has taken over" not in desk.write(step)[1]:
+        step += 1
+    assert desk.write(step + 1)[0] is None and desk.there() == [0]
