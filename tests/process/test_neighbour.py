@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from pathlib import Path
 
 import neighbours
@@ -20,7 +19,6 @@ from runs import EVEN, REGROW, Run, is_stopped, sparse, wait_for
 from regrow.core.origin import BEGINNING, LOGS
 from regrow.core.records import (
     Committed,
-    Line,
     NeighbourBack,
     NeighbourLost,
     OriginPassedOver,
@@ -28,7 +26,6 @@ from regrow.core.records import (
     SaveDurable,
     SaveFailed,
 )
-from regrow.shell.journal import read as journals
 from regrow.state.log import read
 
 pytestmark = pytest.mark.process
@@ -252,25 +249,19 @@ def told(run: Run, host: Host) -> str:
 def test_a_neighbour_that_stands_still_is_waited_for_once(
     network: Network, place: Place, start: Start, digests: list[str]
 ) -> None:
+    """Waited for at each of so many steps, they would not come before the deadline."""
     host, _ = network.host()
-    flags = (*place.flags, "--neighbour-patience", "1")
+    flags = (*place.flags, "--neighbour-patience", "5")
     run = start("--replicas", "2", *flags, before=host.inside, script_args=LONG)
     wait_for(lambda: reached(run) >= 4, "four steps")
     os.kill(place.pid, signal.SIGSTOP)
     wait_for(lambda: run.facts(NeighbourLost), "its silence to be noticed")
     lost = reached(run)
-    wait_for(lambda: reached(run) >= lost + 4, "steps without it")
+    wait_for(lambda: reached(run) >= lost + 30, "steps without it")
     os.kill(place.pid, signal.SIGCONT)
     wait_for(lambda: len(run.facts(NeighbourBack)) == 2, "it to count again")
     steps = run.enough()
     prove_nothing_lost([run], digests[steps], steps)
-    waits = [b.ns - a.ns for a, b in pairwise(commits_of(run, "r0.0"))]
-    assert sum(wait > 0.9e9 for wait in waits) == 1, "it is waited for once, and no longer"
-
-
-def commits_of(run: Run, who: str) -> list[Line]:
-    (process,) = [process for process in journals(run.folder / "journal") if process.who == who]
-    return [line for line in process.lines if isinstance(line.what, Committed)]
 
 
 def test_a_host_that_was_only_cut_off_is_fenced(network: Network, place: Place, start: Start, digests: list[str]) -> None:
