@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from regrow.core.roster import Endpoint
 
 TOKEN_GIVEN = "7e57" * 16
+_STILL_S = 60.0
 REGROW = str(Path(sys.executable).parent / "regrow")
 
 
@@ -36,6 +38,15 @@ class Running:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def stand_still(pid: int) -> None:
+    """Once this returns none of its threads runs: the signal alone is only on its way."""
+    os.kill(pid, signal.SIGSTOP)
+    end_s = time.monotonic() + _STILL_S
+    while any(stat.read_text().rpartition(")")[2].split()[0] != "T" for stat in Path(f"/proc/{pid}/task").glob("*/stat")):
+        assert time.monotonic() < end_s, f"{pid} does not stand still"
+        time.sleep(0.001)
 
 
 @contextmanager

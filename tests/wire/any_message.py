@@ -1,5 +1,6 @@
 """Strategies for every message of the protocol, built from the types themselves: a new message is covered at once."""
 
+import enum
 import types
 import typing
 
@@ -38,6 +39,8 @@ def of_type(kind: object) -> st.SearchStrategy[object]:
         return st.one_of(*map(of_type, arguments))
     if typing.get_origin(kind) is typing.Literal:
         return st.sampled_from(typing.get_args(kind))
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return st.sampled_from(kind)
     assert isinstance(kind, type) and issubclass(kind, msgspec.Struct), f"teach any_message.py about {kind}"
     fields = {name: of_type(hint) for name, hint in typing.get_type_hints(kind).items() if name in kind.__struct_fields__}
     return st.builds(kind, **fields)

@@ -254,7 +254,7 @@ def test_a_neighbour_that_stands_still_is_waited_for_once(
     flags = (*place.flags, "--neighbour-patience", "5")
     run = start("--replicas", "2", *flags, before=host.inside, script_args=LONG)
     wait_for(lambda: reached(run) >= 4, "four steps")
-    os.kill(place.pid, signal.SIGSTOP)
+    neighbours.stand_still(place.pid)
     wait_for(lambda: run.facts(NeighbourLost), "its silence to be noticed")
     lost = reached(run)
     wait_for(lambda: reached(run) >= lost + 30, "steps without it")
