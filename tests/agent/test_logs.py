@@ -43,12 +43,8 @@ class Member(Worker):
             said=Part(record=record, stop=stop, index=index, count=count),
             total_bytes=TOTAL_BYTES,
             start=start,
-            part_bytes=0,
-            part_digest=bytes(16),
-            tail_bytes=0,
-            tail_digest=bytes(16),
         )
-        self.writer.write(entry, b"the tail" if index == 0 else b"", memoryview(result(step)[start:end]))
+        self.writer.write(entry, b"the tail" if index == 0 else b"", memoryview(bytearray(result(step)[start:end])))
 
     def is_heard(self) -> None:
         """By the vault and by the agent: what was to be said before has been."""

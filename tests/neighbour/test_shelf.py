@@ -8,10 +8,12 @@ from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.errors import ConfigError, Fenced, NoRoom, StateError
 from regrow.core.listener import Record
 from regrow.core.log import Part
+from regrow.core.neighbour_messages import LogBegun
 from regrow.core.roster import Version
 from regrow.neighbour.room import Room
 from regrow.neighbour.shelf import Shelf
-from regrow.state.log import Entry, is_sound, read
+from regrow.state.log import Entry, Piece, is_sound, read, slot_bytes
+from regrow.state.log_filling import copied
 from regrow.state.log_writer import LogWriter
 
 V1 = Version(1, 1)
@@ -28,11 +30,17 @@ def entry(step: int, data: memoryview = PART) -> Entry:
         said=Part(record=record, stop=False, index=0, count=1),
         total_bytes=len(data),
         start=0,
-        part_bytes=len(data),
-        part_digest=xxhash.xxh3_128_digest(data),
+        pieces=(Piece(len(data), xxhash.xxh3_128_digest(data)),),
         tail_bytes=len(TAIL),
         tail_digest=xxhash.xxh3_128_digest(TAIL),
     )
+
+
+def log(on: Shelf, claim: int, name: str, one: Entry, tail: memoryview, part: memoryview) -> int:
+    begun = LogBegun(step=one.said.record.step, size_bytes=slot_bytes(len(part), 512), part_bytes=len(part))
+    filling = on.begin_part(claim, name, begun)
+    filling.put(0, len(part), copied(part))
+    return on.keep_part(claim, name, filling, one, tail)
 
 
 def put(on: Shelf, claim: int, path: str, data: bytes, is_new: bool = False) -> bool:
@@ -65,7 +73,7 @@ def test_of_two_claims_the_newer_one_writes() -> None:
         lambda: it.put(older, "file", bytearray(b"reserved before"), False),
         lambda: it.drop(older, "file"),
         lambda: it.open_log(older, "r1.0", "root"),
-        lambda: it.log(older, name, entry(0), TAIL, PART),
+        lambda: log(it, older, name, entry(0), TAIL, PART),
     ):
         with pytest.raises(Fenced, match="another `regrow run` has taken over"):
             write()
@@ -105,7 +113,7 @@ def test_a_log_is_there_as_it_was_written_and_counts() -> None:
     it = shelf()
     claim = it.take_over(resumes=False)
     name = it.open_log(claim, "r0.0", "root")
-    assert [it.log(claim, name, entry(step), TAIL, PART) for step in (0, 1, 3)] == [1, 2, 2]
+    assert [log(it, claim, name, entry(step), TAIL, PART) for step in (0, 1, 3)] == [1, 2, 2]
     ((named, fd),) = it.logs().items()
     reading = read(fd)
     assert named == name and reading.head is not None and (reading.head.member, reading.head.root) == ("r0.0", "root")
@@ -118,7 +126,7 @@ def test_what_came_otherwise_than_it_was_sent_is_not_there() -> None:
     claim = it.take_over(resumes=False)
     name = it.open_log(claim, "r0.0", "root")
     with pytest.raises(StateError, match="not what was sent"):
-        it.log(claim, name, entry(0), TAIL, memoryview(bytes(200)))
+        log(it, claim, name, entry(0), TAIL, memoryview(bytearray(200)))
     (fd,) = it.logs().values()
     assert not read(fd).held
 
@@ -128,15 +136,15 @@ def test_records_are_given_up_for_a_base_that_lies_there_and_logs_once_nobody_wr
     claim = it.take_over(resumes=False)
     gone, stays = it.open_log(claim, "r0.0", "root"), it.open_log(claim, "r0.1", "root")
     for step in range(3):
-        it.log(claim, gone, entry(step), TAIL, PART)
-    it.log(claim, stays, entry(3), TAIL, PART)
+        log(it, claim, gone, entry(step), TAIL, PART)
+    log(it, claim, stays, entry(3), TAIL, PART)
     it.close_log(gone)
     before = used(it)
     base(it, claim, 2)
     assert set(it.logs()) == {gone, stays}, "the record of step 2 follows that base"
     base(it, claim, 3)
     assert set(it.logs()) == {stays} and used(it) < before + 1000
-    assert it.log(claim, stays, entry(4), TAIL, PART) == 5
+    assert log(it, claim, stays, entry(4), TAIL, PART) == 5
 
 
 def test_a_log_has_no_room_beyond_the_limit() -> None:
@@ -145,7 +153,7 @@ def test_a_log_has_no_room_beyond_the_limit() -> None:
     name = it.open_log(claim, "r0.0", "root")
     with pytest.raises(NoRoom):
         for step in range(9):
-            it.log(claim, name, entry(step), TAIL, PART)
+            log(it, claim, name, entry(step), TAIL, PART)
     assert used(it) <= 20_000
 
 

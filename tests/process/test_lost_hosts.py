@@ -129,7 +129,11 @@ def prove_nothing_lost(runs: list[Run], reference: str, steps: int = STEPS) -> N
     assert done == set(range(steps)), sorted(done)
 
 
+EARLY = ("--bucket-mb", "0.0004")
+"""Each member's part of a result goes to the neighbour bucket by bucket, while the result is still being reduced."""
+
 AT = [
+    "r0:prelogging:step=8",
     "r0:logging:step=8",
     "r0:copying:step=8",
     "r0:logged:step=8",
@@ -150,7 +154,7 @@ def test_a_host_lost_at_a_named_point_loses_no_step(
 ) -> None:
     host, _ = network.host()
     fault = ("--memory-every", "4", "--fault", f"{point}:SIGSTOP", "--hang-factor", "0", *EVEN)
-    first = start("--replicas", "3", *place.flags, *fault, before=host.inside, script_args=PACED)
+    first = start("--replicas", "3", *place.flags, *EARLY, *fault, before=host.inside, script_args=PACED)
     wait_for(lambda: any(is_stopped(pid) for pid in first.processes()), f"somebody to stand still at {point}")
     if point.startswith(("vault", "writer")):
         wait_for(lambda: reached(first) >= 11, "training to go on")
@@ -171,6 +175,7 @@ def test_hosts_lost_at_any_moment_one_after_the_other_lose_no_step(
     for life in range(3):
         host, _ = network.host()
         flags = ("--memory-every", str(chance.randint(2, 6))) if chance.random() < 0.6 else ()
+        flags += EARLY if chance.random() < 0.5 else ()
         resume = ("--resume", "latest") if life else ()
         replicas = str(chance.randint(1, 3))
         run = start(

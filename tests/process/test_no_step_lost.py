@@ -113,6 +113,56 @@ def test_all_killed_at_a_named_point_lose_no_step(start: Start, reference: str, 
     assert len(run.facts(VaultEnded)) == 1 + bool(vault), run.story()
 
 
+EARLY = ("--bucket-mb", "0.0004")
+"""The result comes in six buckets, and each member's part of it goes into its log while it comes."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("r0:prelogging:step=8", 8),
+        ("r1:prelogging:step=8", 8),
+        ("r2:prelogging:step=8:nth=2", 8),
+        ("r2:bucket:step=8:bucket=3", 8),
+        ("*:logging:step=8", 8),
+        ("*:logged:step=8", 8),
+        ("*:passed:step=8", 9),
+    ],
+    ids=lambda case: case[0],
+)
+def test_all_killed_while_parts_are_logged_early_lose_no_step(start: Start, reference: str, case: tuple[str, int]) -> None:
+    point, through = case
+    run = start("--replicas", "3", *EVEN, *EVERY_STEP, *EARLY, "--fault", f"{point}:SIGSTOP")
+    wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), f"somebody to stand still at {point}")
+    before = committed(run)
+    kill_together(run.live_pids())
+    assert run.wait() == 0, run.story()
+    prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1, "r2": 1}))
+    (taken,) = [fact for _, fact in run.facts(OriginTaken)]
+    assert taken.through >= max(before, through), run.story()
+
+
+@pytest.mark.parametrize(
+    "case",
+    [("r0:prelogging:step=8", "r0"), ("r2:prelogging:step=8", "r2"), ("r1:bucket:step=8:bucket=4", "r1")],
+    ids=lambda case: case[0],
+)
+def test_one_killed_while_parts_are_logged_early_costs_the_attempt_alone(
+    start: Start, reference: str, case: tuple[str, str]
+) -> None:
+    """The survivors' parts of the attempt that broke come to nothing, and those of the next one are all there: everybody is
+    killed right after it."""
+    point, who = case
+    faults = ("--fault", f"{point}:SIGKILL", "--fault", "*:logged:step=8:SIGSTOP")
+    run = start("--replicas", "3", *EVEN, *EVERY_STEP, *EARLY, *faults)
+    wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), "somebody to stand still in the next attempt")
+    kill_together(run.live_pids())
+    assert run.wait() == 0, run.story()
+    prove_nothing_lost(run, reference, deaths_of(run))
+    assert deaths_of(run)[who] >= 1, run.story()
+    assert all(taken.through >= 8 for _, taken in run.facts(OriginTaken)), run.story()
+
+
 @pytest.mark.parametrize("point", ["deposit", "depositing", "deposited"])
 def test_all_killed_while_they_save_lose_no_step(start: Start, reference: str, point: str) -> None:
     fault = ("--fault", f"r0:{point}:step=8:SIGSTOP")

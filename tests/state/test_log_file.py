@@ -39,10 +39,6 @@ def entry(step: int, index: int = 0, attempt: Version = V1, stop: bool = False) 
         said=Part(record=record(step, attempt), stop=stop, index=index, count=2),
         total_bytes=20_000,
         start=10_000 * index,
-        part_bytes=0,
-        part_digest=b"",
-        tail_bytes=0,
-        tail_digest=b"",
     )
 
 

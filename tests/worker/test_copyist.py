@@ -13,6 +13,7 @@ from regrow.core.listener import Record
 from regrow.core.log import Part
 from regrow.core.roster import Version
 from regrow.state.log import Entry, is_sound, read
+from regrow.state.log_filling import copied
 from regrow.state.log_writer import LogWriter
 from regrow.state.memory import bytes_of
 from regrow.state.neighbour_store import Address, fetched_logs, taken_over
@@ -51,13 +52,18 @@ class Desk:
             said=Part(record=record, stop=False, index=0, count=1),
             total_bytes=BYTES,
             start=0,
-            part_bytes=BYTES,
-            part_digest=b"",
-            tail_bytes=0,
-            tail_digest=b"",
         )
-        self.copyist.begin(b"the tail", data)
-        self.copyist.end(self.writer.write(entry, b"the tail", bytes_of(data)))
+        self.copyist.begin(step, BYTES + 4096, BYTES)
+        for start, stop in ((1 << 20, BYTES), (0, 1 << 20)):
+            self.copyist.put(start, data[start:stop])
+        self.copyist.end(self.written(entry, data), b"the tail")
+
+    def written(self, entry: Entry, data: torch.Tensor) -> Entry:
+        """In the same pieces, as they come."""
+        filling = self.writer.begin(entry.said.record.step, BYTES + 4096, BYTES)
+        for start, stop in ((1 << 20, BYTES), (0, 1 << 20)):
+            filling.put(start, stop - start, copied(bytes_of(data[start:stop])))
+        return self.writer.keep(filling, entry, b"the tail")
 
     def there(self) -> list[int]:
         """Steps whose parts are whole at the neighbour."""
@@ -93,7 +99,8 @@ def test_of_several_parts_none_is_left_out(desk: Desk) -> None:
 
 def test_a_part_without_its_entry_is_not_there(desk: Desk) -> None:
     desk.write(0)
-    desk.copyist.begin(b"the tail", torch.zeros(BYTES, dtype=torch.uint8))
+    desk.copyist.begin(1, BYTES + 4096, BYTES)
+    desk.copyist.put(0, torch.zeros(BYTES, dtype=torch.uint8))
     desk.copyist.close()
     assert desk.there() == [0]
 

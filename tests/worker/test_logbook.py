@@ -24,7 +24,7 @@ from regrow.worker.expense import Expense
 from regrow.worker.logbook import Logbook
 
 PARAMETERS = [("weight", torch.zeros(100, 100))]
-SLOT_BYTES = 40_960
+SLOT_BYTES = 45_056
 """Of the whole record, with what says so."""
 
 

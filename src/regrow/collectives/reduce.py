@@ -9,7 +9,7 @@ What the members hold is only read: an attempt that breaks is begun again from i
 """
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import nan
 from typing import NamedTuple
@@ -32,6 +32,9 @@ Holdings = tuple[tuple[Node, ...], ...]
 """What each member holds, in seat order, which is the order of ranks."""
 
 SMALL_BYTES = 1 << 18
+
+Arrived = Callable[[Gradient, int, int], None]
+"""Told which bytes of a result are what they will be, bucket by bucket; again, where a bucket travels once more."""
 
 
 class Terms(NamedTuple):
@@ -85,7 +88,14 @@ class Reduction:
     `held`: what this member holds, but for the subtree that its `tail` completes.
     """
 
-    def __init__(self, terms: Terms, held: Mapping[Node, Gradient], tail: Tail | None, pool: Pool) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        held: Mapping[Node, Gradient],
+        tail: Tail | None,
+        pool: Pool,
+        arrived: Arrived | None = None,
+    ) -> None:
         if missing(terms.lanes, terms.nodes) is None:
             raise Invariant(f"holdings {terms.holdings} hold one of {terms.lanes} lanes twice")
         self.result = pool.take()
@@ -94,6 +104,7 @@ class Reduction:
         self._tail = tail
         self._pool = pool
         self._fingerprints = terms.fingerprints()
+        self._arrived = arrived
         self._digests = [0] * len(terms.layout.buckets)
         self._added: int | None = None
         """The bucket whose results have not gone round yet."""
@@ -155,6 +166,8 @@ class Reduction:
             [[slices[group.rank], *parcel] for parcel in outgoing],
         )
         self._digests[number] = bucket_digest(self.result, bucket)
+        if self._arrived is not None:
+            self._arrived(self.result, bucket.start, bucket.stop)
 
     def close(self, group: Group) -> int:
         """Once everything is computed. Returns the digest of the result."""

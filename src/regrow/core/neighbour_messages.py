@@ -1,5 +1,5 @@
 """What is said to a neighbour, and what it answers. One line does one thing at a time: each request has its answer before
-the next, but for LogPart, which is answered with the LogEntry that closes it."""
+the next, but for LogBegun and LogPiece, which are answered with the LogEntry that closes them."""
 
 from typing import Literal
 
@@ -65,17 +65,28 @@ class OpenLog(_Message, frozen=True, kw_only=True):
     root: str
 
 
-class LogPart(_Message, frozen=True, kw_only=True):
-    """A part is being written: so many raw bytes of its tail, then of itself. No answer."""
+class LogBegun(_Message, frozen=True, kw_only=True):
+    """A part of a record of this step is on its way, and will take a slot of this size. One that was begun before, and not
+    closed, will not be. No answer."""
 
-    tail_bytes: int
+    step: int
+    size_bytes: int
     part_bytes: int
 
 
+class LogPiece(_Message, frozen=True, kw_only=True):
+    """So many raw bytes of that part, from there on. No answer."""
+
+    at: int
+    size_bytes: int
+
+
 class LogEntry(_Message, frozen=True, kw_only=True):
-    """It is written, and this closes it: its state.log.Entry. LogCounted, once it counts there."""
+    """It is whole, and this closes it: its state.log.Entry; so many raw bytes of its tail follow. LogCounted, once it counts
+    there."""
 
     entry: bytes
+    tail_bytes: int
 
 
 class GetLogs(_Message, frozen=True, kw_only=True):
@@ -128,5 +139,5 @@ class Unwilling(_Message, frozen=True, kw_only=True):
     """There is no room; another run has taken over; what was asked for cannot be; anything else."""
 
 
-ToNeighbour = Visit | TakeOver | Put | Get | Look | Drop | OpenLog | LogPart | LogEntry | GetLogs
+ToNeighbour = Visit | TakeOver | Put | Get | Look | Drop | OpenLog | LogBegun | LogPiece | LogEntry | GetLogs
 FromNeighbour = Done | TakenOver | File | Seen | LogCounted | LogFile | Unwilling

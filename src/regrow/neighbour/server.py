@@ -19,10 +19,11 @@ from regrow.core.neighbour_messages import (
     File,
     Get,
     GetLogs,
+    LogBegun,
     LogCounted,
     LogEntry,
     LogFile,
-    LogPart,
+    LogPiece,
     Look,
     OpenLog,
     Put,
@@ -34,7 +35,8 @@ from regrow.core.neighbour_messages import (
 )
 from regrow.neighbour.room import Room
 from regrow.neighbour.shelf import Shelf
-from regrow.state.log import Entry
+from regrow.state.log import PART_AT, Entry
+from regrow.state.log_filling import Filling
 from regrow.wire.blocking import Blocking
 from regrow.wire.tcp import Connection
 from regrow.wire.violation import Violation
@@ -100,16 +102,23 @@ class _Guest:
         self._taken_over = taken_over
         self._log = ""
         """Its name, where this is a line on which one is copied."""
-        self._buffer = bytearray()
-        self._part: LogPart | None = None
+        self._begun: LogBegun | None = None
+        self._filling: Filling | None = None
+        """None: nothing is begun, or it was refused."""
+        self._refusal: ConfigError | InfraError | StateError | None = None
+        """Of what is begun: told where an answer is waited for."""
 
     def run(self) -> None:
         """Until the line is gone."""
         self._try(self._enter)
         while True:
             message = self.line.receive()
-            if isinstance(message, LogPart):
-                self._receive(message)
+            if isinstance(message, LogBegun):
+                self._begin_part(message)
+            elif isinstance(message, LogPiece):
+                self._receive_piece(message)
+            elif isinstance(message, LogEntry):
+                self._keep_part(message)
             elif isinstance(message, Put):
                 self._put(message)
             elif isinstance(message, Get):
@@ -120,6 +129,7 @@ class _Guest:
                 self._try(lambda message=message: self._answer(message))  # type: ignore[misc]
 
     def leave(self) -> None:
+        self._drop_part()
         if self._log:
             self.shelf.close_log(self._log)
 
@@ -143,11 +153,6 @@ class _Guest:
             case OpenLog(member=member, root=root) if not self._log:
                 self._log = self.shelf.open_log(self.claim, member, root)
                 return Done()
-            case LogEntry(entry=encoded) if self._log and self._part is not None:
-                entry, part, self._part = msgspec.msgpack.decode(encoded, type=Entry), self._part, None
-                view = memoryview(self._buffer)
-                tail, rest = view[: part.tail_bytes], view[part.tail_bytes : part.tail_bytes + part.part_bytes]
-                return LogCounted(through=self.shelf.log(self.claim, self._log, entry, tail, rest))
         raise Violation(f"sent {type(message).__name__}")
 
     def _try(self, work: Callable[[], Message]) -> bool:
@@ -163,14 +168,44 @@ class _Guest:
             return True
         return False
 
-    def _receive(self, part: LogPart) -> None:
-        size_bytes = part.tail_bytes + part.part_bytes
-        if not 0 <= size_bytes <= self.shelf.limit_bytes:
-            raise Violation(f"promises {size_bytes} bytes")
-        if len(self._buffer) < size_bytes:
-            self._buffer = bytearray(size_bytes)
-        self.line.receive_raw_into(memoryview(self._buffer)[:size_bytes])
-        self._part = part
+    def _begin_part(self, begun: LogBegun) -> None:
+        self._drop_part()
+        if not self._log or not 0 <= begun.part_bytes <= begun.size_bytes - PART_AT <= self.shelf.limit_bytes:
+            raise Violation(f"begins a part of {begun.part_bytes} bytes in a slot of {begun.size_bytes}")
+        self._begun = begun
+        try:
+            self._filling = self.shelf.begin_part(self.claim, self._log, begun)
+        except (InfraError, StateError) as error:
+            self._refusal = error
+
+    def _receive_piece(self, piece: LogPiece) -> None:
+        if self._begun is None or not 0 <= piece.at <= piece.at + piece.size_bytes <= self._begun.part_bytes:
+            raise Violation(f"sends {piece.size_bytes} bytes of a part that has not so many")
+        if self._filling is None:
+            self.line.receive_raw_into(memoryview(bytearray(piece.size_bytes)))
+        else:
+            self._filling.put(piece.at, piece.size_bytes, lambda block, _: self.line.receive_raw_into(block))
+
+    def _keep_part(self, closing: LogEntry) -> None:
+        if self._begun is None or not 0 <= closing.tail_bytes <= self.shelf.limit_bytes:
+            raise Violation(f"closes a part with a tail of {closing.tail_bytes} bytes")
+        tail = memoryview(bytearray(closing.tail_bytes))
+        self.line.receive_raw_into(tail)
+        self._try(lambda: self._kept(closing, tail))
+        self._begun = self._filling = self._refusal = None
+
+    def _kept(self, closing: LogEntry, tail: memoryview) -> Message:
+        if self._filling is None:
+            assert self._refusal is not None, "what was begun and not refused is being filled"
+            raise self._refusal
+        entry = msgspec.msgpack.decode(closing.entry, type=Entry)
+        filling, self._filling = self._filling, None
+        return LogCounted(through=self.shelf.keep_part(self.claim, self._log, filling, entry, tail))
+
+    def _drop_part(self) -> None:
+        if self._filling is not None:
+            self.shelf.drop_part(self._log, self._filling)
+        self._begun = self._filling = self._refusal = None
 
     def _put(self, put: Put) -> None:
         if not self._try(lambda: self.shelf.reserve(self.claim, put.size_bytes)):

@@ -16,10 +16,11 @@ import msgspec
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.errors import ConfigError, Fenced
 from regrow.core.neighbour import Count, fenced
-from regrow.core.neighbour_messages import Done
+from regrow.core.neighbour_messages import Done, LogBegun
 from regrow.core.roster import NO_VERSION
 from regrow.neighbour.room import Room
-from regrow.state.log import PAGE_BYTES, Entry, placed
+from regrow.state.log import PAGE_BYTES, Entry
+from regrow.state.log_filling import Filling
 from regrow.state.log_writer import LogWriter
 from regrow.state.manifests import MANIFEST
 from regrow.state.pointers import FOLDER as POINTERS
@@ -138,18 +139,33 @@ class Shelf:
         with self._lock:
             self._lines[name] -= 1
 
-    def log(self, claim: int, name: str, entry: Entry, tail: memoryview, part: memoryview) -> int:
-        """How far the records lead from here on. StateError where what came is not what the entry says."""
+    def begin_part(self, claim: int, name: str, begun: LogBegun) -> Filling:
+        """A part is on its way into this log."""
         with self._lock:
             self.enter(claim)
             writer = self._logs[name]
-            size_bytes = placed(entry, 0).slot_bytes
-            if not writer.count_free(size_bytes):
-                self._room.take(size_bytes)
-        writer.write(entry, tail, part, entry)
+            if not writer.count_free(begun.size_bytes):
+                self._room.take(begun.size_bytes)
+        return writer.begin(begun.step, begun.size_bytes, begun.part_bytes)
+
+    def keep_part(self, claim: int, name: str, filling: Filling, entry: Entry, tail: memoryview) -> int:
+        """How far the records lead from here on. StateError where what came is not what the entry says."""
+        with self._lock:
+            writer = self._logs[name]
+            try:
+                self.enter(claim)
+            except Fenced:
+                writer.drop(filling)
+                raise
+        writer.keep(filling, entry, tail, entry)
         with self._lock:
             self._count.hear(entry.said)
             return self._count.through
+
+    def drop_part(self, name: str, filling: Filling) -> None:
+        """It was begun in vain."""
+        with self._lock:
+            self._logs[name].drop(filling)
 
     def logs(self) -> dict[str, int]:
         """Descriptors by name, for somebody who reads and closes them."""

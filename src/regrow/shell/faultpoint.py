@@ -65,6 +65,7 @@ POINTS = {
     "deposited": "its portion is in the arena, the vault does not know yet",
     "recall": "a founder, about to load the origin",
     "recalled": "a founder, the origin loaded, about to take part",
+    "prelogging": "a piece of its part of a result is in its log, and the result not complete yet",
     "logging": "about to write its part of the result into its log",
     "copying": "its part is in its log, and on its way to the neighbour",
     "logged": "its part is in its log, its row is not stated",

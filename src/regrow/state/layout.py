@@ -90,11 +90,23 @@ class Layout:
         """The presence mask of a gradient in which no parameter is absent."""
         self.fingerprint = xxhash.xxh3_64_intdigest(repr(self.spans).encode())
         """Equal where the layout is: replicas of different models must find out before they add."""
-        self.buckets = _buckets(spans, bucket_bytes)
+        self.bucket_bytes = bucket_bytes
+        self.buckets = self.cut(bucket_bytes)
         """In the order in which they travel: backward makes the gradients of the last parameters first."""
         self._starts = [span.start for span in spans]
         # Presence is the same step after step; walking thousands of spans each time would cost more than the adds.
         self.runs = lru_cache(maxsize=4096)(self._runs)
+
+    def cut(self, bucket_bytes: int) -> tuple[Bucket, ...]:
+        """From the end, each bucket as soon as it has reached this size."""
+        buckets: list[Bucket] = []
+        last = len(self.spans)
+        for first in range(last - 1, -1, -1):
+            start, stop = self.spans[first].start, self.spans[last - 1].stop
+            if first == 0 or stop - start >= bucket_bytes:
+                buckets.append(Bucket(start, stop, first, last))
+                last = first
+        return tuple(buckets)
 
     def new_buffer(self) -> torch.Tensor:
         """Zeroed bytes for one gradient, aligned whatever the allocator does."""
@@ -138,17 +150,6 @@ class Layout:
             else:
                 runs.append(Run(low, high, span.dtype, source))
         return tuple(runs)
-
-
-def _buckets(spans: Sequence[Span], bucket_bytes: int) -> tuple[Bucket, ...]:
-    """Cut from the end, each as soon as it has reached the size."""
-    buckets: list[Bucket] = []
-    last = len(spans)
-    for first in range(len(spans) - 1, -1, -1):
-        if first == 0 or spans[last - 1].stop - spans[first].start >= bucket_bytes:
-            buckets.append(Bucket(spans[first].start, spans[last - 1].stop, first, last))
-            last = first
-    return tuple(buckets)
 
 
 _SOURCES = {(0, 0): None, (1, 0): Source.LEFT, (0, 1): Source.RIGHT, (1, 1): Source.BOTH}

@@ -1,12 +1,12 @@
 """A log: one member's parts of committed records, in a file in memory that outlives it. What lies where, and its reader.
 
     head     | digest | size | who writes here, and what the job began from
-    slot ... | frame: digest, size of the slot | header: digest, size | entry | tail | part
+    slot ... | frame: digest, size of the slot | header: digest, place and size of the entry | part | tail | entry
 
-A slot is filled from its end to its beginning: the header comes last, and carries a digest of the entry, which carries those
-of tail and part. So whenever the writer died, and whichever bit has flipped since, a reader finds what is whole and nothing
-else. Frames are written once, when a slot is made; a digest is over the place as well, so that no bytes that were
-copied here are taken for one.
+The header of a slot is written last, and carries a digest of the entry, which carries those of tail and part. So whenever
+the writer died, and whichever bit has flipped since, a reader finds what is whole and nothing else. The part comes first
+and may come in pieces, before anybody knows what else there will be to say. Frames are written once, when a slot is made; a
+digest is over the place as well, so that no bytes that were copied here are taken for one.
 
 Who writes is `state.log_writer`. No torch here: the vault reads.
 """
@@ -14,7 +14,7 @@ Who writes is `state.log_writer`. No torch here: the vault reads.
 import ctypes
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import xxhash
@@ -24,10 +24,13 @@ from regrow.core.log import Part
 PAGE_BYTES = 4096
 _ALIGNED_BYTES = 64
 _HEADING = struct.Struct("<16sQ")
-"""A digest, and a size: of a head, a frame or a header."""
+"""A digest, and a size: of a head or a frame."""
+_HEADER = struct.Struct("<16sQQ")
+"""A digest; where in the slot the entry begins, and its size."""
 _HEADER_AT = 32
 """Of a slot; the frame is before it."""
-_ENTRY_AT = 64
+PART_AT = 64
+"""Of a slot as well."""
 _BLOCK_BYTES = 1 << 20
 
 
@@ -41,6 +44,13 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     """No other log has it: bytes of another are never taken for this one's."""
 
 
+class Piece(msgspec.Struct, frozen=True, array_like=True):
+    """A run of a part's bytes, as it came."""
+
+    size_bytes: int
+    digest: bytes
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """One part of one record."""
 
@@ -49,28 +59,38 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     """Of the whole record."""
     start: int
     """Of the part, in the record."""
-    part_bytes: int
-    part_digest: bytes
-    tail_bytes: int
+    pieces: tuple[Piece, ...] = ()
+    """Of the part, in the order of its bytes."""
+    tail_bytes: int = 0
     """Of what is no bytes of a gradient: with one part of each record."""
-    tail_digest: bytes
+    tail_digest: bytes = b""
+
+    @property
+    def part_bytes(self) -> int:
+        return sum(piece.size_bytes for piece in self.pieces)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry, and where it lies."""
+    """An entry, and the slot in which it lies."""
 
     entry: Entry
     slot_at: int
-    tail_at: int
 
     @property
     def part_at(self) -> int:
+        return self.slot_at + PART_AT
+
+    @property
+    def tail_at(self) -> int:
+        return aligned(self.part_at + self.entry.part_bytes)
+
+    @property
+    def entry_at(self) -> int:
         return aligned(self.tail_at + self.entry.tail_bytes)
 
     @property
-    def slot_bytes(self) -> int:
-        """That it needs."""
-        return paged(self.part_at + self.entry.part_bytes - self.slot_at)
+    def stop(self) -> int:
+        return self.entry_at + len(msgspec.msgpack.encode(self.entry))
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,9 +111,16 @@ def paged(size_bytes: int) -> int:
     return -(-size_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
-def placed(entry: Entry, slot_at: int) -> Held:
-    """Where it lies in this slot: whatever its digests are, since their size is always the same."""
-    return Held(entry=entry, slot_at=slot_at, tail_at=slot_at + aligned(_ENTRY_AT + len(msgspec.msgpack.encode(entry))))
+def slot_bytes(part_bytes: int, rest_bytes: int) -> int:
+    """That a part needs, with so many bytes of `rest_of`."""
+    return paged(aligned(PART_AT + part_bytes) + rest_bytes)
+
+
+def rest_of(entry: Entry, sizes: Sequence[int], tail_bytes: int) -> int:
+    """What lies behind a part of pieces of these sizes: tail and entry. Digests are all of one size."""
+    pieces = tuple(Piece(size_bytes, bytes(16)) for size_bytes in sizes)
+    sized = msgspec.structs.replace(entry, pieces=pieces, tail_bytes=tail_bytes, tail_digest=bytes(16))
+    return aligned(tail_bytes) + len(msgspec.msgpack.encode(sized))
 
 
 # Writing
@@ -112,22 +139,22 @@ def write_frame(fd: int, head: Head, slot_at: int, size_bytes: int) -> None:
 
 
 def write_entry(fd: int, head: Head, held: Held) -> None:
-    """Tail and part are there. From the last byte of this on the entry counts."""
+    """Part and tail are there. From the last byte of this on the entry counts."""
     encoded = msgspec.msgpack.encode(held.entry)
-    write(fd, encoded, held.slot_at + _ENTRY_AT)
-    header = _HEADING.pack(_entry_digest(head, held.slot_at, encoded), len(encoded))
+    write(fd, encoded, held.entry_at)
+    header = _HEADER.pack(_entry_digest(head, held.slot_at, encoded), held.entry_at - held.slot_at, len(encoded))
     write(fd, header, held.slot_at + _HEADER_AT)
 
 
 def erase(fd: int, slot_at: int) -> None:
     """From here on nothing in this slot counts."""
-    write(fd, bytes(_HEADING.size), slot_at + _HEADER_AT)
+    write(fd, bytes(_HEADER.size), slot_at + _HEADER_AT)
 
 
-def copy(mapped: memoryview, data: memoryview, at: int) -> None:
-    """Of a part, into a mapping: without the interpreter's lock."""
-    source, target = (ctypes.c_ubyte * 1).from_buffer(data), (ctypes.c_ubyte * 1).from_buffer(mapped, at)
-    ctypes.memmove(target, source, len(data))
+def copy(target: memoryview, data: memoryview) -> None:
+    """Of a part, into memory: without the interpreter's lock."""
+    one = ctypes.c_ubyte * 1
+    ctypes.memmove(one.from_buffer(target), one.from_buffer(data), len(data))
 
 
 def write(fd: int, data: bytes | memoryview, at: int) -> None:
@@ -149,10 +176,10 @@ def read(fd: int) -> Reading:
     held: list[Held] = []
     damages: list[str] = []
     for slot_at, size_bytes in _slots(fd, head, damages):
-        digest, entry_bytes = _HEADING.unpack(os.pread(fd, _HEADING.size, slot_at + _HEADER_AT))
-        if not entry_bytes and digest == bytes(len(digest)):
+        header = os.pread(fd, _HEADER.size, slot_at + _HEADER_AT)
+        if header == bytes(_HEADER.size):
             continue  # empty, or not closed: nobody has stated that it is there
-        if (found := _read_entry(fd, head, slot_at, size_bytes, digest, entry_bytes)) is None:
+        if (found := _read_entry(fd, head, slot_at, size_bytes, *_HEADER.unpack(header))) is None:
             damages.append(f"the entry at byte {slot_at} is not what was written")
         else:
             held.append(found)
@@ -161,11 +188,12 @@ def read(fd: int) -> Reading:
 
 def is_sound(fd: int, held: Held) -> bool:
     """Are tail and part what was written?"""
-    entry = held.entry
-    return (
-        _digest_of(fd, held.tail_at, entry.tail_bytes) == entry.tail_digest
-        and _digest_of(fd, held.part_at, entry.part_bytes) == entry.part_digest
-    )
+    at = held.part_at
+    for piece in held.entry.pieces:
+        if _digest_of(fd, at, piece.size_bytes) != piece.digest:
+            return False
+        at += piece.size_bytes
+    return _digest_of(fd, held.tail_at, held.entry.tail_bytes) == held.entry.tail_digest
 
 
 def _read_head(fd: int) -> Head | None:
@@ -183,7 +211,7 @@ def _slots(fd: int, head: Head, damages: list[str]) -> Iterator[tuple[int, int]]
     """Where each begins, and its size. A frame that is harmed costs its slot, and not those after it: the next one is
     looked for page by page."""
     end, at, is_lost = os.fstat(fd).st_size, PAGE_BYTES, False
-    while at + _ENTRY_AT <= end:
+    while at + PART_AT <= end:
         frame = os.pread(fd, _HEADING.size, at)
         _, size_bytes = _HEADING.unpack(frame)
         if frame == _frame(head, at, size_bytes) and at + size_bytes <= end:
@@ -196,13 +224,14 @@ def _slots(fd: int, head: Head, damages: list[str]) -> Iterator[tuple[int, int]]
         at += PAGE_BYTES
 
 
-def _read_entry(fd: int, head: Head, slot_at: int, size_bytes: int, digest: bytes, entry_bytes: int) -> Held | None:
-    if entry_bytes > size_bytes - _ENTRY_AT:
+def _read_entry(fd: int, head: Head, slot_at: int, size_bytes: int, digest: bytes, at: int, entry_bytes: int) -> Held | None:
+    if at + entry_bytes > size_bytes:
         return None
-    encoded = os.pread(fd, entry_bytes, slot_at + _ENTRY_AT)
+    encoded = os.pread(fd, entry_bytes, slot_at + at)
     if _entry_digest(head, slot_at, encoded) != digest:
         return None
-    return placed(msgspec.msgpack.decode(encoded, type=Entry), slot_at)
+    held = Held(entry=msgspec.msgpack.decode(encoded, type=Entry), slot_at=slot_at)
+    return held if held.entry_at == slot_at + at else None
 
 
 def _digest_of(fd: int, at: int, size_bytes: int) -> bytes:

@@ -18,12 +18,11 @@ import xxhash
 
 from regrow.core.errors import InfraError, StateError
 from regrow.state import log
-from regrow.state.log import PAGE_BYTES, Entry, Head
+from regrow.state.log import PAGE_BYTES, Entry, Head, Held
+from regrow.state.log_filling import Filling, copied
 
 _MAPPED_BYTES = 1 << 20
 """A slot of this size is written through a mapping: three times as fast, but there may not be tens of thousands of these."""
-_BLOCK_BYTES = 1 << 18
-"""Digested while the cache still has it."""
 _PUNCH_HOLE = 0x02 | 0x01  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
@@ -67,6 +66,13 @@ class _Slots:
             self.used_bytes -= slot.size_bytes
             self.free.setdefault(slot.size_bytes, []).append(slot)
 
+    def give_back(self, step: int, slot: _Slot) -> None:
+        """It was taken in vain."""
+        if (step, slot) in self.taken:  # else it was given up with all that is so old
+            self.taken.remove((step, slot))
+            self.used_bytes -= slot.size_bytes
+            self.free.setdefault(slot.size_bytes, []).append(slot)
+
     def count_free(self, size_bytes: int) -> int:
         return sum(len(slots) for size, slots in self.free.items() if size >= size_bytes)
 
@@ -87,7 +93,7 @@ class _Slots:
 
 
 class LogWriter:
-    """`write` and `has_room` on one thread, the rest on any."""
+    """From any thread; a part is filled, kept or dropped by one at a time."""
 
     def __init__(self, fd: int, head: Head) -> None:
         """Takes the descriptor over, which is the only one of this process: with another one the lock would go."""
@@ -133,27 +139,47 @@ class LogWriter:
         """May one more slot of this size be made within this limit? What is free counts: it has its memory."""
         return self.made_bytes + size_bytes <= limit_bytes
 
-    def write(self, entry: Entry, tail: bytes | memoryview, part: memoryview, expected: Entry | None = None) -> Entry:
-        """The part, and the entry that says so, with sizes and digests as they are made here. InfraError where there is no
-        memory; StateError, and it is not closed, where another entry is expected."""
+    def write(self, entry: Entry, tail: bytes | memoryview, part: memoryview, rest_bytes: int = 0) -> Entry:
+        """A part that is at hand: `begin` and `keep` at once, with room for no less than so much behind it. InfraError where
+        there is no memory."""
+        rest_bytes = max(rest_bytes, log.rest_of(entry, [len(part)], len(tail)))
+        filling = self.begin(entry.said.record.step, log.slot_bytes(len(part), rest_bytes), len(part))
+        filling.put(0, len(part), copied(part))
+        return self.keep(filling, entry, tail)
+
+    def begin(self, step: int, size_bytes: int, part_bytes: int) -> Filling:
+        """A slot of at least this size for a part of a record of this step. InfraError where there is no memory."""
+        slot = self._taken(size_bytes, step)
+        log.erase(self.fd, slot.at)
+        rest_bytes = size_bytes - log.aligned(log.PART_AT + part_bytes)
+        return Filling(self.fd, step, slot.at, slot.size_bytes, part_bytes, rest_bytes, self._mapped.get(slot.at))
+
+    def keep(self, filling: Filling, entry: Entry, tail: bytes | memoryview, expected: Entry | None = None) -> Entry:
+        """Its part is there whole: with the tail, and the entry that says so, with pieces, sizes and digests as they are
+        here. StateError, and it is dropped, where another entry is expected, or there is no room for it in the slot."""
         entry = msgspec.structs.replace(
             entry,
-            part_bytes=len(part),
-            part_digest=bytes(16),
+            pieces=filling.pieces,
             tail_bytes=len(tail),
             tail_digest=xxhash.xxh3_128_digest(tail),
         )
-        size_bytes = log.placed(entry, 0).slot_bytes
-        slot = self._taken(size_bytes, entry.said.record.step)
-        log.erase(self.fd, slot.at)
-        held = log.placed(entry, slot.at)
-        log.write(self.fd, tail, held.tail_at)
-        digest = self._copied(part, held.part_at, slot)
-        entry = msgspec.structs.replace(entry, part_digest=digest)
         if expected not in (None, entry):
+            self.drop(filling)
             raise StateError(f"what came of step {entry.said.record.step} is not what was sent")
-        log.write_entry(self.fd, self.head, msgspec.structs.replace(held, entry=entry))
+        held = Held(entry=entry, slot_at=filling.slot_at)
+        if held.stop > filling.slot_at + filling.size_bytes:
+            self.drop(filling)
+            raise StateError(
+                f"what is to be said of step {entry.said.record.step} does not fit in {filling.size_bytes} bytes"
+            )
+        log.write(self.fd, tail, held.tail_at)
+        log.write_entry(self.fd, self.head, held)
         return entry
+
+    def drop(self, filling: Filling) -> None:
+        """It will not be kept."""
+        with self._lock:
+            self._slots.give_back(filling.step, _Slot(filling.slot_at, filling.size_bytes))
 
     def free(self, below: int) -> None:
         """A state of this step is whole: no record before it is needed any more. What lies there counts until it is written
@@ -216,18 +242,6 @@ class LogWriter:
             self._size_bytes = at + wanted
         with self._lock:
             self._slots.made(_Slot(at, wanted))
-
-    def _copied(self, part: memoryview, at: int, slot: _Slot) -> bytes:
-        hasher, mapped = xxhash.xxh3_128(), self._mapped.get(slot.at)
-        target = None if mapped is None else memoryview(mapped)[at - slot.at :]
-        for start in range(0, len(part), _BLOCK_BYTES):
-            block = part[start : start + _BLOCK_BYTES]
-            if target is None:
-                log.write(self.fd, block, at + start)
-            else:
-                log.copy(target, block, start)
-            hasher.update(block)
-        return hasher.digest()
 
 
 def is_written(fd: int) -> bool:

@@ -5,7 +5,7 @@ import torch
 
 from regrow.core.errors import StateError
 from regrow.state.byproducts import Byproducts
-from regrow.state.gradient import Gradient, digest
+from regrow.state.gradient import Gradient, bucket_digest, digest
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
@@ -15,11 +15,15 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     weight: float
     loss: float
     byproducts: Byproducts
+    bucket_bytes: int
+    """How large the buckets were that its digest is made of."""
 
 
 def summary(result: Gradient) -> bytes:
     present = result.present.to_bytes(len(result.layout.spans) // 8 + 1, "little")
-    return msgspec.msgpack.encode(Summary(present, result.weight, result.loss, result.byproducts))
+    return msgspec.msgpack.encode(
+        Summary(present, result.weight, result.loss, result.byproducts, result.layout.bucket_bytes)
+    )
 
 
 def fill(result: Gradient, data: torch.Tensor, encoded: bytes, wanted: int) -> None:
@@ -29,6 +33,7 @@ def fill(result: Gradient, data: torch.Tensor, encoded: bytes, wanted: int) -> N
         result.buffer.copy_(data)
         result.present = int.from_bytes(said.present, "little")
         result.weight, result.loss, result.byproducts = said.weight, said.loss, said.byproducts
-        if digest(result) == wanted:
+        buckets = result.layout.cut(said.bucket_bytes)  # a job goes on with buckets of any size
+        if digest(result, [bucket_digest(result, bucket) for bucket in buckets]) == wanted:
             return
     raise StateError("a committed record did not survive its way to this joiner: it starts again")

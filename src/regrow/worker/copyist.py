@@ -1,10 +1,11 @@
 """A worker's log, copied to the neighbour part by part while it is written here (rule L8).
 
-    training thread     begin ──> the part into this host's log ──> end ──> wait ──> the row
-    regrow-neighbour    ......... sends the part .................. sends its entry, hears how far all count
+    whoever writes      begin, put ... ──> the part into this host's log ──> end ──> wait ──> the row
+    regrow-neighbour    ......... sends the pieces .................. sends the entry, hears how far all count
 
-The entry, with its digests, is sent last: a part without one is not there. Where the neighbour is away, slow or full, the
-line is given up, and the training thread waits for it no more until there is another one.
+A part may be begun while its record is still being reduced (worker.early). The entry, with its digests, is sent last: a part
+without one is not there. Where the neighbour is away, slow or full, the line is given up, and the training thread waits for
+it no more until there is another one.
 """
 
 import os
@@ -15,7 +16,7 @@ import msgspec
 import torch
 
 from regrow.core.errors import ConfigError, Fenced, RegrowError
-from regrow.core.neighbour_messages import Done, LogCounted, LogEntry, LogPart, OpenLog
+from regrow.core.neighbour_messages import Done, LogBegun, LogCounted, LogEntry, LogPiece, OpenLog
 from regrow.shell.backoff import Backoff
 from regrow.state.log import Entry
 from regrow.state.memory import bytes_of
@@ -27,14 +28,20 @@ _CONNECT_S = 5.0
 _FAREWELL_S = 0.5
 
 
-class Part(msgspec.Struct, frozen=True):
-    tail: bytes
+class Piece(msgspec.Struct, frozen=True):
+    at: int
     data: torch.Tensor
-    """Held until it is sent: whoever gives up does not wait for that."""
+    """Held until it is sent: whoever gives up does not wait for that. What is sent of a part that was begun in vain may be
+    anything."""
+
+
+class Closing(msgspec.Struct, frozen=True):
+    entry: Entry
+    tail: bytes
 
 
 class Copyist:
-    """For each record `begin` and `end` of each part, then `wait`, on the training thread."""
+    """For each part of a record `begin`, `put` of its pieces and `end`; for each record `wait`. One thread at a time."""
 
     def __init__(self, address: Address, token: str, claim: int, patience_s: float, member: str, root: str) -> None:
         self._address = address
@@ -42,7 +49,7 @@ class Copyist:
         self._claim = claim
         self._patience_s = patience_s
         self._opening = OpenLog(member=member, root=root)
-        self._asked: SimpleQueue[tuple[Blocking, Part | Entry | None]] = SimpleQueue()
+        self._asked: SimpleQueue[tuple[Blocking, LogBegun | Piece | Closing | None]] = SimpleQueue()
         self._changed = threading.Condition()
         """Guards what follows."""
         self._line: Blocking | None = None
@@ -69,23 +76,28 @@ class Copyist:
         self._give_up("the job is over")
         self._thread.join(_FAREWELL_S)  # it may be dialling somebody who does not answer
 
-    # The training thread
+    # Whoever writes the log
 
-    def begin(self, tail: bytes, data: torch.Tensor) -> None:
-        """A part is about to be written. The first one of all waits for a line."""
+    def begin(self, step: int, size_bytes: int, part_bytes: int) -> None:
+        """A part is about to be written, into a slot of this size. The first one of all waits for a line."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_tried, self._patience_s)
             self._is_tried = True
             self._used = self._line if not self._open else self._used
-        if self._used is not None:
-            self._asked.put((self._used, Part(tail, data)))
+        self._ask(LogBegun(step=step, size_bytes=size_bytes, part_bytes=part_bytes))
 
-    def end(self, entry: Entry) -> None:
+    def put(self, at: int, data: torch.Tensor) -> None:
+        self._ask(Piece(at, data))
+
+    def end(self, entry: Entry, tail: bytes) -> None:
         """It is written."""
         with self._changed:
             self._open += 1
+        self._ask(Closing(entry, tail))
+
+    def _ask(self, what: LogBegun | Piece | Closing) -> None:
         if self._used is not None:
-            self._asked.put((self._used, entry))
+            self._asked.put((self._used, what))
 
     def wait(self) -> tuple[int | None, str]:
         """Until all parts of a record are answered: how far the records count there; None, and why: they do not all lie
@@ -137,13 +149,16 @@ class Copyist:
                 continue
             if what is None:
                 return
-            if isinstance(what, Part):
-                view = bytes_of(what.data)
-                line.send(LogPart(tail_bytes=len(what.tail), part_bytes=len(view)))
-                for data in (memoryview(what.tail), view):
-                    line.send_raw(data)
+            if isinstance(what, LogBegun):
+                line.send(what)
                 continue
-            line.send(LogEntry(entry=msgspec.msgpack.encode(what)))
+            if isinstance(what, Piece):
+                view = bytes_of(what.data)
+                line.send(LogPiece(at=what.at, size_bytes=len(view)))
+                line.send_raw(view)
+                continue
+            line.send(LogEntry(entry=msgspec.msgpack.encode(what.entry), tail_bytes=len(what.tail)))
+            line.send_raw(memoryview(what.tail))
             counted = heard(line, LogCounted)
             self._backoff = Backoff()
             with self._changed:

@@ -297,7 +297,9 @@ class Driver:
             group = self.link.group(work.version)
         except PeerError:
             return  # a newer roster is on its way in
-        self.partials.flow(group, work, lane)
+        logbook = self._depot.logbook if self._depot is not None else None
+        early = None if logbook is None else logbook.early(work.step, work.version, group.rank, group.size)
+        self.partials.flow(group, work, lane, None if early is None else early.arrived)
 
     def reduce(self, work: Reduce) -> None:
         self._do(work)

@@ -1,5 +1,6 @@
 """A worker's side of the log: its parts of each result, written before it says that it holds that (rules L1, L3, L6 and L8).
 
+    regrow-reduce      ......... what has arrived of the part goes into the log (worker.early)
     training thread    write ──> the part is in the log ──> the row
     regrow-log         ......... makes memory ready for the next parts
     regrow-vault       ......... hears that the log is held, and that a state is whole: then older records make room
@@ -25,17 +26,19 @@ from regrow.core.neighbour import Guard, Guarded, Unguarded, in_words
 from regrow.core.progress import Phase
 from regrow.core.records import BaseDue, Fact, LogMeasured, LogOutgrown, LogUnheld, LogWaited, NeighbourBack, NeighbourLost
 from regrow.core.renewal import renewal
-from regrow.core.roster import Member
+from regrow.core.roster import Member, Version
 from regrow.core.saves import Urgency
 from regrow.shell.faultpoint import faultpoint
 from regrow.shell.stamp import Stamp
 from regrow.shell.vaulting import FromWorker, LogOpens
 from regrow.state.gradient import Gradient
-from regrow.state.log import Entry, placed
+from regrow.state.log import Entry, rest_of, slot_bytes
+from regrow.state.log_filling import Filling
 from regrow.state.log_writer import LogWriter
 from regrow.state.memory import bytes_of
 from regrow.state.record import summary
 from regrow.worker.copyist import Copyist
+from regrow.worker.early import Early
 from regrow.worker.expense import Expense
 
 _AWAY_S = 30.0
@@ -49,6 +52,8 @@ _AHEAD = 2
 _TOLD_S = 0.001
 _RECORDS = 8
 """With room for fewer hardly a step passes that no copy of the state is made in."""
+_SPARE_BYTES = 512
+"""What a part may need behind it beyond what parts before it did."""
 _MB = 1_000_000
 
 
@@ -98,6 +103,9 @@ class Logbook:
         """The base and the size that were told last."""
         self._is_ahead = True
         """Nothing is asked of the thread."""
+        self._early: Early | None = None
+        self._rest_bytes = 0
+        """What the parts so far needed behind them at most, and some more; 0: there was none."""
         self._asked: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._make_ready, name="regrow-log", daemon=True)
 
@@ -115,44 +123,64 @@ class Logbook:
         if self._copyist is not None:
             self._copyist.close()
 
+    def early(self, step: int, attempt: Version, index: int, count: int) -> Early | None:
+        """A reduce is about to begin, of whose result this is to be this member's part. None: it is written once that is
+        there."""
+        self._finish_early()
+        if self._is_held and self._rest_bytes:
+            limit_bytes = self._limit_bytes // count
+            self._early = Early(self._writer, self._copyist, limit_bytes, self._rest_bytes, step, attempt, index, count)
+        return self._early
+
     def write(self, work: Log, result: Gradient) -> None:
         """Once this returns the parts lie in the log, and at the neighbour if it answers, whoever dies."""
         step = work.record.step
         faultpoint("logging", step=step)
         self._wait_held(step)
         tail, total_bytes = summary(result) if 0 in work.indices else b"", result.buffer.numel()
-        size_bytes = 0
         for index in work.indices:
             start, stop = part_of(total_bytes, index, work.count)
             said = Part(record=work.record, stop=work.stop, index=index, count=work.count)
-            size_bytes += self._write(said, tail if index == 0 else b"", result.buffer[start:stop], start, total_bytes)
+            entry = Entry(said=said, total_bytes=total_bytes, start=start)
+            self._write(entry, tail if index == 0 else b"", result.buffer[start:stop])
         self._wait_copied(step, 0 in work.indices)
         faultpoint("logged", step=step)
         self._look_at_limit(total_bytes, 0 in work.indices)
         self._renew(step, work.count, total_bytes)
 
-    def _write(self, said: Part, tail: bytes, data: torch.Tensor, start: int, total_bytes: int) -> int:
-        host = data.cpu()  # itself, but for a GPU's
-        entry = Entry(
-            said=said,
-            total_bytes=total_bytes,
-            start=start,
-            part_bytes=host.numel(),
-            part_digest=bytes(16),
-            tail_bytes=len(tail),
-            tail_digest=bytes(16),
-        )
-        size_bytes, limit_bytes = placed(entry, 0).slot_bytes, self._limit_bytes // said.count
-        self._wait_room(said.record.step, size_bytes, limit_bytes)
+    def _write(self, entry: Entry, tail: bytes, data: torch.Tensor) -> None:
+        said = entry.said
+        limit_bytes = self._limit_bytes // said.count
+        filling = self._finish_early(said)
+        sizes = [data.numel()] if filling is None else [piece.size_bytes for piece in filling.pieces]
+        rest_bytes = rest_of(entry, sizes, len(tail))
+        if filling is not None and rest_bytes > filling.rest_bytes:
+            self._writer.drop(filling)
+            filling = None
+        self._rest_bytes = max(self._rest_bytes, rest_bytes + _SPARE_BYTES)
+        size_bytes = slot_bytes(data.numel(), self._rest_bytes)
+        if filling is not None:
+            self._is_outgrown = self._is_in_vain = False
+            entry = self._writer.keep(filling, entry, tail)
+        else:
+            host = data.cpu()  # itself, but for a GPU's
+            self._wait_room(said.record.step, size_bytes, limit_bytes)
+            if self._copyist is not None:
+                self._copyist.begin(said.record.step, size_bytes, host.numel())
+                self._copyist.put(0, host)
+            entry = self._writer.write(entry, tail, bytes_of(host), self._rest_bytes)
         if self._copyist is not None:
-            self._copyist.begin(tail, host)
-        entry = self._writer.write(entry, tail, bytes_of(host))
-        if self._copyist is not None:
-            self._copyist.end(entry)
+            self._copyist.end(entry, tail)
         if self._is_ahead and self._writer.count_free(size_bytes) < _AHEAD:
             self._is_ahead = False
             self._asked.put((size_bytes, limit_bytes))
-        return size_bytes
+
+    def _finish_early(self, said: Part | None = None) -> Filling | None:
+        """The part that this says, where it is there already."""
+        early, self._early = self._early, None
+        if early is None:
+            return None
+        return early.finish(None if said is None else (said.record.step, said.record.attempt, said.index, said.count))
 
     def _look_at_limit(self, total_bytes: int, is_told: bool) -> None:
         """Once, by one member: is the limit made for records of this size?"""

@@ -10,7 +10,7 @@ from collections.abc import Collection
 import torch
 
 from regrow.collectives.group import Group
-from regrow.collectives.reduce import SMALL_BYTES, Reduction, Terms, is_small
+from regrow.collectives.reduce import SMALL_BYTES, Arrived, Reduction, Terms, is_small
 from regrow.core.effects import Reduce
 from regrow.core.errors import Invariant
 from regrow.core.lanes import Node, children, leaf, merges
@@ -89,7 +89,7 @@ class Partials:
         self._settle()
         self._is_in_lane = True
 
-    def flow(self, group: Group, work: Reduce, lane: int) -> None:
+    def flow(self, group: Group, work: Reduce, lane: int, arrived: Arrived | None = None) -> None:
         """The lane's last microbatch is next, and this reduce will follow if nothing happens: begin it."""
         terms = self._terms(work)
         if group.size == 1 or self._layout.device.type != "cpu" or is_small(terms, self._small_bytes):
@@ -98,7 +98,7 @@ class Partials:
             self._listen()
         siblings, self._tail_node = self._siblings(lane)
         self._tail, self._tail_lane = Tail(self._layout, self._lane, siblings), lane
-        reduction = Reduction(terms, dict(self._held), self._tail, self._pool)
+        reduction = Reduction(terms, dict(self._held), self._tail, self._pool, arrived)
         self._flow = Flow(work, group, reduction, self._tail, len(self._layout.buckets))
         self._thread.ask(self._flow.run)
 
