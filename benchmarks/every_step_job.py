@@ -1,7 +1,8 @@
 """What every_step.py times: the example's GPT, a block of steps on request, or as it comes.
 
 With a socket it asks that for blocks: the orchestrator names one job at a time, while the others wait. It says besides how
-long its training thread was in the log.
+long its training thread was in the log, or waited for it: what of the log is written beside the backward does not count, but
+for what comes with the last bucket, which the training thread may be waiting for.
 """
 
 import os
@@ -11,6 +12,8 @@ import time
 from overhead_job import SEED, Blocks, build, loss_of
 
 import regrow
+from regrow.state.gradient import Gradient
+from regrow.worker.early import Early
 from regrow.worker.logbook import Logbook
 
 
@@ -56,6 +59,15 @@ def time_log(blocks: Logged) -> None:
         blocks.log_s += time.perf_counter() - begun_s
 
     Logbook.write = timed  # type: ignore[method-assign]
+    arrived = Early.arrived
+
+    def timed_last(self: Early, result: Gradient, start: int, stop: int) -> None:
+        begun_s = time.perf_counter()
+        arrived(self, result, start, stop)
+        if start == 0:  # buckets travel from the last parameters to the first
+            blocks.log_s += time.perf_counter() - begun_s
+
+    Early.arrived = timed_last  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from regrow.core.records import (
     Committed,
     NeighbourBack,
     NeighbourLost,
+    OriginFound,
     OriginPassedOver,
     OriginTaken,
     SaveDurable,
@@ -65,6 +66,10 @@ class Place:
     @property
     def flags(self) -> tuple[str, ...]:
         return ("--every-step", "--neighbour", f"{self._address}:{PORT}/tiny")
+
+    @property
+    def url(self) -> str:
+        return f"neighbour://{self._address}:{PORT}/tiny"
 
     @property
     def pid(self) -> int:
@@ -321,6 +326,49 @@ def test_a_flipped_bit_at_the_neighbour_is_found_and_told(
     assert (7, LOGS) in [(fact.step, fact.where) for _, fact in second.facts(OriginPassedOver)], second.story()
     assert [(fact.step, fact.through) for _, fact in second.facts(OriginTaken)] == [(5, 7)], second.story()
     assert "is harmed" in second.output, second.story()
+
+
+def test_a_flipped_bit_in_the_neighbours_base_is_found_and_told(
+    network: Network, place: Place, start: Start, reference: str, tmp_path: Path
+) -> None:
+    """It comes from the next place, and is followed by what followed it at the neighbour."""
+    host, _ = network.host()
+    folder = str(tmp_path / "place")
+    saves = ("--checkpoint", folder, "--checkpoint-every", "4")
+    fault = ("--fault", "*:forward:step=11:SIGSTOP", *EVEN)
+    first = start("--replicas", "2", *place.flags, *saves, *fault, before=host.inside)
+    wait_for(lambda: any(is_stopped(pid) for pid in first.processes()), "somebody to stand still in step 11")
+    both = {(8, folder), (8, place.url)}
+    wait_for(lambda: {(fact.step, fact.url) for _, fact in first.facts(SaveDurable)} >= both, "a base at both places")
+    lose(first, host)
+    assert flip_in_shards(place.pid), "no shard lies in its memory"
+    other, _ = network.host()
+    second = start("--replicas", "3", *place.flags, *saves, "--resume", "latest", before=other.inside)
+    prove_nothing_lost([first, second], reference)
+    assert (8, place.url) in [(fact.step, fact.where) for _, fact in second.facts(OriginPassedOver)], second.story()
+    assert next((fact.step, fact.where) for _, fact in second.facts(OriginFound)) == (8, folder), second.story()
+    assert [(fact.step, fact.through) for _, fact in second.facts(OriginTaken)] == [(8, 11)], second.story()
+
+
+def flip_in_shards(pid: int) -> int:
+    """One bit of the data of each shard, and of each copy of one, in this process's memory: how many."""
+    found = 0
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
+            if not line.split()[1].startswith("rw") or "[v" in line:
+                continue
+            start, stop = (int(each, 16) for each in line.split()[0].split("-"))
+            memory.seek(start)
+            data = memory.read(stop - start)
+            at = data.find(b'{"')
+            while at >= 8:
+                size = int.from_bytes(data[at - 8 : at], "little")
+                if size < 100_000 and b'"data_offsets"' in data[at : at + size]:
+                    memory.seek(start + at + size + 100)
+                    memory.write(bytes([data[at + size + 100] ^ 4]))
+                    found += 1
+                at = data.find(b'{"', at + 1)
+    return found
 
 
 def test_a_neighbour_that_is_full_is_done_without(network: Network, place: Place, start: Start, reference: str) -> None:

@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 
+import neighbours
 import pytest
 import torch
 
@@ -16,6 +17,8 @@ from regrow.shell.stamp import Stamp
 from regrow.state.gradient import Gradient
 from regrow.state.layout import Layout
 from regrow.state.log import Held, is_sound, read
+from regrow.state.neighbour_store import Address, fetched_logs, taken_over
+from regrow.worker.copyist import Copyist
 from regrow.worker.early import Early
 from regrow.worker.expense import Expense
 from regrow.worker.logbook import Logbook
@@ -31,14 +34,17 @@ def result(step: int) -> Gradient:
     return made
 
 
+def quiet(what: object) -> None:
+    """Nobody listens."""
+
+
 class Desk:
     """One of three members' log, of which a first record is known."""
 
-    def __init__(self, index: int, limit_mb: int = 100) -> None:
+    def __init__(self, index: int, limit_mb: int = 100, copyist: Copyist | None = None) -> None:
         self.index = index
-        self.book = Logbook(
-            Member("r0", 0), "root", limit_mb * 1_000_000, Expense(1.0, 0), Stamp(), lambda _: None, lambda _: None
-        )
+        limit_bytes, expense = limit_mb * 1_000_000, Expense(1.0, 0)
+        self.book = Logbook(Member("r0", 0), "root", limit_bytes, expense, Stamp(), quiet, quiet, copyist)
         self.book.open(lambda: False)
         ((_, fd),) = self.book.opening()
         assert fd is not None
@@ -173,5 +179,23 @@ def test_where_more_is_to_be_said_than_was_thought_the_part_is_written_whole(ope
 
 
 def test_nothing_is_early_before_the_agent_holds_the_log(open_desk: Callable[..., Desk]) -> None:
-    book = Logbook(Member("r0", 0), "root", 10**8, Expense(1.0, 0), Stamp(), lambda _: None, lambda _: None)
+    book = Logbook(Member("r0", 0), "root", 10**8, Expense(1.0, 0), Stamp(), quiet, quiet)
     assert book.early(0, V1, 0, COUNT) is None
+
+
+def test_the_neighbour_has_what_the_log_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGROW_NEIGHBOUR_TOKEN", neighbours.TOKEN_GIVEN)
+    with neighbours.serving(100) as running:
+        address = Address(endpoint=running.endpoint, run="job")
+        claim = taken_over(address, resumes=True)
+        desk = Desk(0, copyist=Copyist(address, neighbours.TOKEN_GIVEN, claim, 60.0, "r0.0", "root"))
+        for step, but in ((1, -1), (2, len(LAYOUT.buckets) - 1), (3, -1)):
+            arrive(desk.early(step), result(step), but)
+            desk.write(step)
+        ((_, fd),) = fetched_logs(address, lambda _: None).items()
+        there = sorted(read(fd).held, key=lambda held: held.entry.said.record.step)
+        assert [held.entry for held in there] == [desk.prove(step).entry for step in range(4)]
+        assert all(is_sound(fd, held) for held in there)
+        assert [len(held.entry.pieces) > 1 for held in there] == [False, True, False, True]
+        os.close(fd)
+        desk.book.close()

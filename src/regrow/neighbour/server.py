@@ -198,6 +198,8 @@ class _Guest:
         if self._filling is None:
             assert self._refusal is not None, "what was begun and not refused is being filled"
             raise self._refusal
+        if not self._filling.is_whole:
+            raise Violation("closes a part that lacks a piece")
         entry = msgspec.msgpack.decode(closing.entry, type=Entry)
         filling, self._filling = self._filling, None
         return LogCounted(through=self.shelf.keep_part(self.claim, self._log, filling, entry, tail))
