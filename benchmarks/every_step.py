@@ -4,7 +4,7 @@ Five jobs train the same model on the same machine: without any saving, again wi
 the same with a neighbour (on this machine as well, over loopback), and with a full copy of the state in memory at each step
 (--memory-every 1). They take turns in blocks of steps, in an order
 that changes from round to round; whoever is not due waits. Ratios are taken within a round; the interval is a bootstrap over
-the rounds. The training thread's own share, the time that it spends writing its log and waiting for that, is measured in place.
+the rounds. The training thread's own share, the time that it writes its log or waits for that, is measured in place.
 
 Then a job of each of the two kinds that save is killed, all workers at once, and timed until it commits a step that it had
 not: what that took, how long the state was loaded and records replayed, and how many steps were computed again.
