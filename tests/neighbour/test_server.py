@@ -59,7 +59,7 @@ def say(line: Blocking, *what: Message | bytes) -> None:
 
 
 def begun(size_bytes: int = SLOT_BYTES, part_bytes: int = len(PART)) -> LogBegun:
-    return LogBegun(step=0, size_bytes=size_bytes, part_bytes=part_bytes)
+    return LogBegun(size_bytes=size_bytes, part_bytes=part_bytes)
 
 
 def piece(at: int = 0, size_bytes: int = len(PART)) -> LogPiece:

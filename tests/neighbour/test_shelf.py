@@ -37,7 +37,7 @@ def entry(step: int, data: memoryview = PART) -> Entry:
 
 
 def log(on: Shelf, claim: int, name: str, one: Entry, tail: memoryview, part: memoryview) -> int:
-    begun = LogBegun(step=one.said.record.step, size_bytes=slot_bytes(len(part), 512), part_bytes=len(part))
+    begun = LogBegun(size_bytes=slot_bytes(len(part), 512), part_bytes=len(part))
     filling = on.begin_part(claim, name, begun)
     filling.put(0, len(part), copied(part))
     return on.keep_part(claim, name, filling, one, tail)

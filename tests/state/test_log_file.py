@@ -15,7 +15,8 @@ from regrow.core.lanes import leaf
 from regrow.core.listener import Record
 from regrow.core.log import Part
 from regrow.core.roster import Version
-from regrow.state.log import PAGE_BYTES, Entry, Held, Reading, erase, is_sound, read
+from regrow.state.log import PAGE_BYTES, Entry, Held, Reading, erase, is_sound, read, slot_bytes
+from regrow.state.log_filling import copied
 from regrow.state.log_writer import LogWriter, is_written
 
 V1 = Version(1, 1)
@@ -128,6 +129,24 @@ def test_what_is_given_up_makes_room_for_what_comes(book: LogWriter) -> None:
         put(book, step)
     assert book.made_bytes == made
     assert steps(read(book.fd)) == list(range(5, 13))
+
+
+def test_a_slot_that_is_being_filled_is_nobody_elses(book: LogWriter) -> None:
+    """A part may come slowly, while a newer state gives up all that is as old, and others are written."""
+    size_bytes, part = slot_bytes(10_000, 4000), part_of(3, 0, 10_000)
+    slow = book.begin(size_bytes, 10_000)
+    slow.put(0, 5000, copied(memoryview(bytearray(part[:5000]))))
+    book.free(9)
+    put(book, 9)
+    slow.put(5000, 5000, copied(memoryview(bytearray(part[5000:]))))
+    assert steps(read(book.fd)) == [9], "it is not there yet"
+    dropped = book.begin(size_bytes, 10_000)
+    book.drop(dropped)
+    assert book.begin(size_bytes, 10_000).slot == dropped.slot
+    book.keep(slow, entry(3), tail_of(3))
+    found = read(book.fd)
+    assert steps(found) == [3, 9]
+    assert all(is_sound(book.fd, held) and holds_what_was_written(book.fd, held) for held in found.held)
 
 
 def test_a_log_grows_with_its_parts_and_gives_small_slots_back(book: LogWriter) -> None:

@@ -53,14 +53,14 @@ class Desk:
             total_bytes=BYTES,
             start=0,
         )
-        self.copyist.begin(step, BYTES + 4096, BYTES)
+        self.copyist.begin(BYTES + 4096, BYTES)
         for start, stop in ((1 << 20, BYTES), (0, 1 << 20)):
             self.copyist.put(start, data[start:stop])
         self.copyist.end(self.written(entry, data), b"the tail")
 
     def written(self, entry: Entry, data: torch.Tensor) -> Entry:
         """In the same pieces, as they come."""
-        filling = self.writer.begin(entry.said.record.step, BYTES + 4096, BYTES)
+        filling = self.writer.begin(BYTES + 4096, BYTES)
         for start, stop in ((1 << 20, BYTES), (0, 1 << 20)):
             filling.put(start, stop - start, copied(bytes_of(data[start:stop])))
         return self.writer.keep(filling, entry, b"the tail")
@@ -99,7 +99,7 @@ def test_of_several_parts_none_is_left_out(desk: Desk) -> None:
 
 def test_a_part_without_its_entry_is_not_there(desk: Desk) -> None:
     desk.write(0)
-    desk.copyist.begin(1, BYTES + 4096, BYTES)
+    desk.copyist.begin(BYTES + 4096, BYTES)
     desk.copyist.put(0, torch.zeros(BYTES, dtype=torch.uint8))
     desk.copyist.close()
     assert desk.there() == [0]

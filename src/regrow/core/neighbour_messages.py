@@ -66,10 +66,9 @@ class OpenLog(_Message, frozen=True, kw_only=True):
 
 
 class LogBegun(_Message, frozen=True, kw_only=True):
-    """A part of a record of this step is on its way, and will take a slot of this size. One that was begun before, and not
-    closed, will not be. No answer."""
+    """A part of a record is on its way, and will take a slot of this size. One that was begun before, and not closed, will
+    not be. No answer."""
 
-    step: int
     size_bytes: int
     part_bytes: int
 

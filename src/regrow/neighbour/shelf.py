@@ -146,7 +146,7 @@ class Shelf:
             writer = self._logs[name]
             if not writer.count_free(begun.size_bytes):
                 self._room.take(begun.size_bytes)
-        return writer.begin(begun.step, begun.size_bytes, begun.part_bytes)
+        return writer.begin(begun.size_bytes, begun.part_bytes)
 
     def keep_part(self, claim: int, name: str, filling: Filling, entry: Entry, tail: memoryview) -> int:
         """How far the records lead from here on. StateError where what came is not what the entry says."""

@@ -6,6 +6,7 @@ Nothing of it counts before `LogWriter.keep`. A piece that comes again takes the
 import mmap
 from collections.abc import Callable
 
+import msgspec
 import xxhash
 
 from regrow.core.errors import Invariant
@@ -24,16 +25,16 @@ def copied(data: memoryview) -> Pour:
     return lambda block, start: log.copy(block, data[start : start + len(block)])
 
 
+class Slot(msgspec.Struct, frozen=True):
+    at: int
+    size_bytes: int
+
+
 class Filling:
     """Made by `LogWriter.begin`. One thread at a time."""
 
-    def __init__(
-        self, fd: int, step: int, slot_at: int, size_bytes: int, part_bytes: int, rest_bytes: int, mapped: mmap.mmap | None
-    ) -> None:
-        self.step = step
-        self.slot_at = slot_at
-        self.size_bytes = size_bytes
-        """Of the slot."""
+    def __init__(self, fd: int, slot: Slot, part_bytes: int, rest_bytes: int, mapped: mmap.mmap | None) -> None:
+        self.slot = slot
         self.part_bytes = part_bytes
         self.rest_bytes = rest_bytes
         """That was asked for behind the part."""
@@ -49,7 +50,7 @@ class Filling:
             if self._mapped is None:
                 block = memoryview(bytearray(width))
                 pour(block, start)
-                log.write(self._fd, block, self.slot_at + part_at + start)
+                log.write(self._fd, block, self.slot.at + part_at + start)
             else:
                 block = self._mapped[part_at + start : part_at + start + width]
                 pour(block, start)

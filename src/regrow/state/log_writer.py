@@ -19,7 +19,7 @@ import xxhash
 from regrow.core.errors import InfraError, StateError
 from regrow.state import log
 from regrow.state.log import PAGE_BYTES, Entry, Head, Held
-from regrow.state.log_filling import Filling, copied
+from regrow.state.log_filling import Filling, Slot, copied
 
 _MAPPED_BYTES = 1 << 20
 """A slot of this size is written through a mapping: three times as fast, but there may not be tens of thousands of these."""
@@ -28,62 +28,52 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
 
 
-class _Slot(msgspec.Struct, frozen=True):
-    at: int
-    size_bytes: int
-
-
 class _Slots:
     """Which are taken, oldest first, and which are free, by size: there may be tens of thousands, and none is looked at that
     need not be."""
 
     def __init__(self) -> None:
-        self.taken: deque[tuple[int, _Slot]] = deque()
-        """With their steps, which never go down."""
-        self.free: dict[int, list[_Slot]] = {}
-        self.hollow: list[_Slot] = []
+        self.taken: deque[tuple[int, Slot]] = deque()
+        """Kept, with their steps, which go up as good as always. One that is being filled is in no list: nobody may take it
+        from whoever fills it."""
+        self.free: dict[int, list[Slot]] = {}
+        self.hollow: list[Slot] = []
         """Free, and all but their first pages were given back."""
         self.used_bytes = 0
         self.made_bytes = 0
 
-    def made(self, slot: _Slot) -> None:
+    def made(self, slot: Slot) -> None:
         self.made_bytes += slot.size_bytes
         self.free.setdefault(slot.size_bytes, []).append(slot)
 
-    def take(self, size_bytes: int, step: int) -> _Slot | None:
-        """The smallest that is large enough."""
+    def take(self, size_bytes: int) -> Slot | None:
+        """The smallest that is large enough, to be filled."""
         fitting = min((size for size, slots in self.free.items() if slots and size >= size_bytes), default=None)
         if fitting is None:
             return None
-        slot = self.free[fitting].pop()
-        self.taken.append((step, slot))
         self.used_bytes += fitting
-        return slot
+        return self.free[fitting].pop()
+
+    def give_back(self, slot: Slot) -> None:
+        """It was taken in vain, or is needed no more."""
+        self.used_bytes -= slot.size_bytes
+        self.free.setdefault(slot.size_bytes, []).append(slot)
 
     def give_up(self, below: int) -> None:
         while self.taken and self.taken[0][0] < below:
-            _, slot = self.taken.popleft()
-            self.used_bytes -= slot.size_bytes
-            self.free.setdefault(slot.size_bytes, []).append(slot)
-
-    def give_back(self, step: int, slot: _Slot) -> None:
-        """It was taken in vain."""
-        if (step, slot) in self.taken:  # else it was given up with all that is so old
-            self.taken.remove((step, slot))
-            self.used_bytes -= slot.size_bytes
-            self.free.setdefault(slot.size_bytes, []).append(slot)
+            self.give_back(self.taken.popleft()[1])
 
     def count_free(self, size_bytes: int) -> int:
         return sum(len(slots) for size, slots in self.free.items() if size >= size_bytes)
 
-    def too_small(self, size_bytes: int) -> list[_Slot]:
+    def too_small(self, size_bytes: int) -> list[Slot]:
         """Free ones: they are hollow from here on."""
         found = [slot for size in [size for size in self.free if size < size_bytes] for slot in self.free.pop(size)]
         self.hollow += found
         self.made_bytes -= sum(slot.size_bytes - PAGE_BYTES for slot in found)
         return found
 
-    def refill(self, size_bytes: int) -> _Slot | None:
+    def refill(self, size_bytes: int) -> Slot | None:
         """A hollow one that would do. Once it has its memory again it is `made`."""
         slot = next((slot for slot in self.hollow if slot.size_bytes >= size_bytes), None)
         if slot is not None:
@@ -143,16 +133,16 @@ class LogWriter:
         """A part that is at hand: `begin` and `keep` at once, with room for no less than so much behind it. InfraError where
         there is no memory."""
         rest_bytes = max(rest_bytes, log.rest_of(entry, [len(part)], len(tail)))
-        filling = self.begin(entry.said.record.step, log.slot_bytes(len(part), rest_bytes), len(part))
+        filling = self.begin(log.slot_bytes(len(part), rest_bytes), len(part))
         filling.put(0, len(part), copied(part))
         return self.keep(filling, entry, tail)
 
-    def begin(self, step: int, size_bytes: int, part_bytes: int) -> Filling:
-        """A slot of at least this size for a part of a record of this step. InfraError where there is no memory."""
-        slot = self._taken(size_bytes, step)
+    def begin(self, size_bytes: int, part_bytes: int) -> Filling:
+        """A slot of at least this size, for a part. InfraError where there is no memory."""
+        slot = self._taken(size_bytes)
         log.erase(self.fd, slot.at)
         rest_bytes = size_bytes - log.aligned(log.PART_AT + part_bytes)
-        return Filling(self.fd, step, slot.at, slot.size_bytes, part_bytes, rest_bytes, self._mapped.get(slot.at))
+        return Filling(self.fd, slot, part_bytes, rest_bytes, self._mapped.get(slot.at))
 
     def keep(self, filling: Filling, entry: Entry, tail: bytes | memoryview, expected: Entry | None = None) -> Entry:
         """Its part is there whole: with the tail, and the entry that says so, with pieces, sizes and digests as they are
@@ -166,20 +156,21 @@ class LogWriter:
         if expected not in (None, entry):
             self.drop(filling)
             raise StateError(f"what came of step {entry.said.record.step} is not what was sent")
-        held = Held(entry=entry, slot_at=filling.slot_at)
-        if held.stop > filling.slot_at + filling.size_bytes:
+        slot = filling.slot
+        held = Held(entry=entry, slot_at=slot.at)
+        if held.stop > slot.at + slot.size_bytes:
             self.drop(filling)
-            raise StateError(
-                f"what is to be said of step {entry.said.record.step} does not fit in {filling.size_bytes} bytes"
-            )
+            raise StateError(f"what is to be said of step {entry.said.record.step} does not fit in {slot.size_bytes} bytes")
         log.write(self.fd, tail, held.tail_at)
         log.write_entry(self.fd, self.head, held)
+        with self._lock:
+            self._slots.taken.append((entry.said.record.step, slot))
         return entry
 
     def drop(self, filling: Filling) -> None:
         """It will not be kept."""
         with self._lock:
-            self._slots.give_back(filling.step, _Slot(filling.slot_at, filling.size_bytes))
+            self._slots.give_back(filling.slot)
 
     def free(self, below: int) -> None:
         """A state of this step is whole: no record before it is needed any more. What lies there counts until it is written
@@ -212,16 +203,16 @@ class LogWriter:
         if fd >= 0:
             os.close(fd)
 
-    def _taken(self, size_bytes: int, step: int) -> _Slot:
-        while (slot := self._take(size_bytes, step)) is None:
+    def _taken(self, size_bytes: int) -> Slot:
+        while (slot := self._take(size_bytes)) is None:
             with self._growing:
                 if not self.count_free(size_bytes):  # else another thread has just made one
                     self._grow(size_bytes)
         return slot
 
-    def _take(self, size_bytes: int, step: int) -> _Slot | None:
+    def _take(self, size_bytes: int) -> Slot | None:
         with self._lock:
-            return self._slots.take(size_bytes, step)
+            return self._slots.take(size_bytes)
 
     def _grow(self, size_bytes: int) -> None:
         with self._lock:
@@ -241,7 +232,7 @@ class LogWriter:
             log.write_frame(self.fd, self.head, at, wanted)
             self._size_bytes = at + wanted
         with self._lock:
-            self._slots.made(_Slot(at, wanted))
+            self._slots.made(Slot(at, wanted))
 
 
 def is_written(fd: int) -> bool:

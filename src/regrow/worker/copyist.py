@@ -78,13 +78,13 @@ class Copyist:
 
     # Whoever writes the log
 
-    def begin(self, step: int, size_bytes: int, part_bytes: int) -> None:
+    def begin(self, size_bytes: int, part_bytes: int) -> None:
         """A part is about to be written, into a slot of this size. The first one of all waits for a line."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_tried, self._patience_s)
             self._is_tried = True
             self._used = self._line if not self._open else self._used
-        self._ask(LogBegun(step=step, size_bytes=size_bytes, part_bytes=part_bytes))
+        self._ask(LogBegun(size_bytes=size_bytes, part_bytes=part_bytes))
 
     def put(self, at: int, data: torch.Tensor) -> None:
         self._ask(Piece(at, data))

@@ -52,7 +52,7 @@ class Early:
         with self._lock:
             if low >= high or self._is_over:
                 return
-            filling = self._filling = self._filling or self._begun(step, end - begin)
+            filling = self._filling = self._filling or self._begun(end - begin)
             if filling is None:
                 self._is_over = True
                 return
@@ -71,10 +71,10 @@ class Early:
         self._writer.drop(filling)
         return None
 
-    def _begun(self, step: int, part_bytes: int) -> Filling | None:
+    def _begun(self, part_bytes: int) -> Filling | None:
         size_bytes = slot_bytes(part_bytes, self.rest_bytes)
         if not self._writer.count_free(size_bytes) or not self._writer.has_room(size_bytes, self._limit_bytes):
             return None  # what has to be made or waited for is the training thread's to make, and to tell
         if self._copyist is not None:
-            self._copyist.begin(step, size_bytes, part_bytes)
-        return self._writer.begin(step, size_bytes, part_bytes)
+            self._copyist.begin(size_bytes, part_bytes)
+        return self._writer.begin(size_bytes, part_bytes)

@@ -166,7 +166,7 @@ class Logbook:
             host = data.cpu()  # itself, but for a GPU's
             self._wait_room(said.record.step, size_bytes, limit_bytes)
             if self._copyist is not None:
-                self._copyist.begin(said.record.step, size_bytes, host.numel())
+                self._copyist.begin(size_bytes, host.numel())
                 self._copyist.put(0, host)
             entry = self._writer.write(entry, tail, bytes_of(host), self._rest_bytes)
         if self._copyist is not None:
