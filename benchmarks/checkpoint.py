@@ -7,8 +7,9 @@ of these ways, which alternate. A save is begun after an optimizer step and the 
     durable    from the call until the bytes are fsynced, while training goes on
     idle       the same, while nothing else runs
 
-A first save is that of a fresh Checkpointer with memory of its own: `prepared` after a call of restore(), which finds
-nothing and has memory made ready, as every script calls it; `unprepared` without. Three of each, in turns.
+A first save is that of a fresh Checkpointer with memory of its own, three steps after it was made: `prepared` by restore(),
+which finds nothing and has memory made ready for what it was given; `unprepared` without, so that nothing is known but what
+the optimizer owns. Three of each, in turns.
 
 The plain writer writes the same number of bytes from memory to an O_DIRECT file, 8 MiB at a time, and fsyncs. It takes turns
 with a save that is alone, in changing order.

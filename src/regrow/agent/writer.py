@@ -236,23 +236,24 @@ class _Inflow:
 
 
 class _Mapping:
-    """The arena that is being read from; the same one is mapped once."""
+    """The arena that is being read from; the same one is mapped once, unless it has grown."""
 
     def __init__(self) -> None:
         self._memory: mmap.mmap | None = None
-        self._inode = -1
+        self._shown = (-1, 0)
+        """The inode, and its size."""
         self.view = memoryview(b"")
 
     def show(self, fd: int) -> None:
         """Takes the descriptor over."""
         try:
             status = os.fstat(fd)
-            if status.st_ino != self._inode:
+            if (status.st_ino, status.st_size) != self._shown:
                 self.view.release()
                 self._memory = None
                 gc.collect()  # a try that failed may hold views in the frames of its error, and the memory with them
                 self._memory = mmap.mmap(fd, status.st_size, mmap.MAP_SHARED, mmap.PROT_READ)
-                self._inode = status.st_ino
+                self._shown = status.st_ino, status.st_size
                 self.view = memoryview(self._memory)
         finally:
             os.close(fd)

@@ -9,6 +9,7 @@ A forked child does not get the mapping, and closes the descriptor (see `let_go`
 
 import os
 import threading
+from collections.abc import Callable
 
 import torch
 
@@ -43,17 +44,13 @@ class Arenas:
             self._free.append(arena)
             self._changed.notify_all()
 
-    def prepare(self, size_bytes: int, pinned: bool) -> None:
-        """Make room in all that nobody uses, one after the other."""
-        for arena in self._all:
-            with self._changed:
-                if arena not in self._free:
-                    continue
-                self._free.remove(arena)
-            try:
-                arena.fit(size_bytes, pinned)
-            finally:
-                self.give_back(arena)
+    def prepare(self, size_bytes: int, pinned: bool, count: int | None = None) -> None:
+        """Make room in all that nobody uses, one after the other; or in no more than the first so many."""
+        self._visit(lambda arena: arena.fit(size_bytes, pinned), count)
+
+    def trim(self, size_bytes: int) -> None:
+        """Give back what those have beyond this that nobody uses."""
+        self._visit(lambda arena: arena.trim(size_bytes))
 
     def close(self) -> None:
         """Once nobody uses one any more."""
@@ -64,6 +61,18 @@ class Arenas:
         """In a forked child."""
         for arena in self._all:
             arena.let_go()
+
+    def _visit(self, what: Callable[["Arena"], None], count: int | None = None) -> None:
+        """Each that nobody uses, and that nobody takes meanwhile."""
+        for arena in self._all[:count]:
+            with self._changed:
+                if arena not in self._free:
+                    continue
+                self._free.remove(arena)
+            try:
+                what(arena)
+            finally:
+                self.give_back(arena)
 
 
 class Arena:
@@ -84,14 +93,24 @@ class Arena:
         return 0 if self._mapping is None else self._mapping.size_bytes
 
     def fit(self, size_bytes: int, pinned: bool = False) -> None:
-        """Have room for so many bytes, with its pages made. What it held is gone when it has to grow."""
+        """Have room for so many bytes, with its pages made. When it has to grow, it does so in place: two may not fit."""
         with self._lock:
-            if self._mapping is None or self._mapping.size_bytes < size_bytes:
-                self._free()  # two of them may not fit
-                self._mapping = self._made(-(-max(size_bytes, 1) // PAGE_BYTES) * PAGE_BYTES)
+            whole_bytes = _whole(size_bytes)
+            mapping = self._mapping
+            if mapping is None or self._ready_bytes < whole_bytes:
+                mapping = self._made(whole_bytes)
             if pinned:
-                self._mapping.pin()
-            self._ready_bytes = self._mapping.size_bytes
+                mapping.pin()
+            self._ready_bytes = max(self._ready_bytes, whole_bytes)
+
+    def trim(self, size_bytes: int) -> None:
+        """Give back what it has beyond so many bytes. Pinned memory stays as it is: a GPU's driver holds its pages."""
+        with self._lock:
+            whole_bytes = _whole(size_bytes)
+            if self._mapping is None or self._mapping.is_pinned or self._ready_bytes <= whole_bytes:
+                return
+            if self._mapping.trim(whole_bytes):
+                self._ready_bytes = whole_bytes
 
     def has_room(self, size_bytes: int) -> bool:
         """At once: also while it is being fitted."""
@@ -113,17 +132,28 @@ class Arena:
         self.fd, self._mapping = -1, None
 
     def _made(self, size_bytes: int) -> Mapping:
+        """With pages for so many bytes."""
+        self._ready_bytes = 0
         try:
-            self.fd = os.memfd_create("regrow-arena", os.MFD_CLOEXEC)
-            os.ftruncate(self.fd, size_bytes)
-            mapping = Mapping(self.fd, size_bytes)
-            if not mapping.populate():
-                self._mapping = mapping
+            mapping = self._mapping
+            if mapping is None or mapping.size_bytes < size_bytes:
+                mapping = self._mapped(size_bytes)
+            if not mapping.populate(size_bytes):
                 os.posix_fallocate(self.fd, 0, size_bytes)  # says so where there is none; a bare write would be a SIGBUS
         except OSError as error:
             self._free()
             raise _refused(size_bytes, error.strerror) from error
         return mapping
+
+    def _mapped(self, size_bytes: int) -> Mapping:
+        if self.fd < 0:
+            self.fd = os.memfd_create("regrow-arena", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, size_bytes)
+        if self._mapping is not None:
+            self._mapping.close()
+            self._mapping = None
+        self._mapping = Mapping(self.fd, size_bytes)
+        return self._mapping
 
     def _free(self) -> None:
         self._ready_bytes = 0
@@ -132,6 +162,11 @@ class Arena:
         if self.fd >= 0:
             os.close(self.fd)
         self.fd, self._mapping = -1, None
+
+
+def _whole(size_bytes: int) -> int:
+    """In whole pages, of which there is one at least."""
+    return -(-max(size_bytes, 1) // PAGE_BYTES) * PAGE_BYTES
 
 
 def _refused(size_bytes: int, why: str | None) -> InfraError:

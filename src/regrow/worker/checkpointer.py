@@ -34,6 +34,7 @@ from regrow.state.chain import need_packages
 from regrow.state.stores import open_store
 from regrow.state.tracked import Tracked
 from regrow.worker.account import Account, Report
+from regrow.worker.forecast import Forecast
 from regrow.worker.ranks import Ranks
 from regrow.worker.restoring import restore
 from regrow.worker.saving import Saving
@@ -115,6 +116,7 @@ class Checkpointer:
         """The highest step saved or restored; -1: none."""
         self._is_closed = False
         self._pid = os.getpid()
+        self._forecast = None if writes is False else Forecast(self._foresee)
         _living.add(self)
         atexit.register(self._leave)
 
@@ -192,6 +194,7 @@ class Checkpointer:
             return
         self._settle()
         self._is_closed = True
+        self._end_forecast()
         if self._saving is not None:
             self._saving.close()
         atexit.unregister(self._leave)
@@ -215,6 +218,7 @@ class Checkpointer:
         self._check()
         if not objects:
             raise ConfigError("name what is to be saved or restored, for example model=model, optimizer=optimizer")
+        self._end_forecast()  # from here on it is known what is saved
         named = dict(sorted(objects.items()))
         if list(named) != list(self._tracked.objects) or any(named[key] is not self._tracked.objects[key] for key in named):
             tracked = Tracked()
@@ -232,6 +236,15 @@ class Checkpointer:
                 self._setting, shard_bytes=self._shard_bytes, patience_s=self._patience_s, account=self._account
             )
         return self._saving
+
+    def _foresee(self, size_bytes: int) -> None:
+        if self._is_writing():
+            self._writer().foresee(size_bytes)
+
+    def _end_forecast(self) -> None:
+        if self._forecast is not None:
+            self._forecast.close()
+            self._forecast = None
 
     def _settle(self) -> None:
         self._account.wait(f"waiting for saves to {self._store.url}")
@@ -258,8 +271,9 @@ _living: "weakref.WeakSet[Checkpointer]" = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """A forked child keeps neither the arenas' memory nor the writer alive."""
+    """A forked child keeps neither the arenas' memory nor the writer alive, and prepares none."""
     for checkpointer in _living:
+        checkpointer._end_forecast()
         if checkpointer._saving is not None:
             checkpointer._saving.let_go()
 

@@ -26,7 +26,7 @@ class Mappings:
                     self._by_file.pop(inode).close()
                 mapping = Mapping(fd, size_bytes)
                 self._by_file[inode] = mapping
-                mapping.populate()
+                mapping.populate(mapping.size_bytes)
         except OSError as error:
             raise InfraError(f"the vault's memory of {size_bytes / 1e9:.2f} GB cannot be mapped: {error}") from error
         finally:

@@ -13,6 +13,7 @@ import torch
 from regrow.core.errors import InfraError
 
 PAGE_BYTES = 4096
+_MADV_REMOVE = 9
 _MADV_DONTFORK = 10
 _MADV_POPULATE_WRITE = 23
 _FAILED = ctypes.c_void_p(-1).value
@@ -37,9 +38,13 @@ class Mapping:
         self.is_pinned = False
         _libc.madvise(address, size_bytes, _MADV_DONTFORK)
 
-    def populate(self) -> bool:
-        """Make its pages, and have them at hand; False where it cannot be done: before Linux 5.14, or no memory left."""
-        return bool(_libc.madvise(self.address, self.size_bytes, _MADV_POPULATE_WRITE) == 0)
+    def populate(self, size_bytes: int) -> bool:
+        """Make its first pages, and have them at hand; False where that cannot be: before Linux 5.14, or no memory left."""
+        return bool(_libc.madvise(self.address, size_bytes, _MADV_POPULATE_WRITE) == 0)
+
+    def trim(self, size_bytes: int) -> bool:
+        """Give its pages beyond these back, for all who have the file; False where it cannot be done."""
+        return bool(_libc.madvise(self.address + size_bytes, self.size_bytes - size_bytes, _MADV_REMOVE) == 0)
 
     def pin(self) -> None:
         """Let the GPU copy into it at full speed."""

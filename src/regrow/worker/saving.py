@@ -7,7 +7,7 @@ fate is known, and there are two: whoever wants a third one waits.
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from regrow.core.checkpoint import Pointer
 from regrow.core.errors import InfraError, RegrowError, StateError
@@ -42,7 +42,9 @@ class Saving:
         self._awaited: Tracked | None = None
         """Whose optimizers have no state yet, so that nobody knows how large an arena must be."""
         self._prepared: Tracked | None = None
-        self._prepared_bytes = 0
+        self._planned_bytes = 0
+        """What the largest state took that was saved or prepared for; 0: none was."""
+        self._foreseen_bytes = 0
         self._preparation: threading.Thread | None = None
         self._newest: Recollection | None = None
         """The newest save that is durable, as long as its arena holds it."""
@@ -52,7 +54,7 @@ class Saving:
         begun_s = time.monotonic()
         self._hold.wait()  # two saves without a step in between
         plan, offsets, flat = self._drafting.planned(step, tracked)
-        self._awaited, self._prepared_bytes = None, max(self._prepared_bytes, plan.arena_bytes)
+        self._awaited, self._planned_bytes = None, max(self._planned_bytes, plan.arena_bytes)
         crowded_s = self._wait_for_room(step)
         arena = self._arenas.take(plan.arena_bytes)
         if self._newest is not None and self._newest.lies_in(arena):
@@ -62,6 +64,7 @@ class Saving:
         def over(outcome: Pointer | Exception) -> None:
             if isinstance(outcome, Pointer):
                 self._newest = Recollection(outcome, plan, arena)
+            arena.trim(self._planned_bytes)
             self._arenas.give_back(arena)
             if isinstance(outcome, Pointer):
                 self._account.durable(step, time.monotonic() - begun_s)
@@ -95,17 +98,19 @@ class Saving:
             return
         self._awaited, self._prepared = None, tracked
         plan, _, flat = self._drafting.planned(0, tracked)
-        if plan.arena_bytes <= self._prepared_bytes:
+        if plan.arena_bytes <= self._planned_bytes:
             return
-        self._prepared_bytes = plan.arena_bytes
-        self._keeper.prepare()
-        self._preparation = threading.Thread(
-            target=self._prepare,
-            args=(plan.arena_bytes, any(tensor.is_cuda for tensor in flat.tensors)),
-            name="regrow-arena",
-            daemon=True,
-        )
-        self._preparation.start()
+        self._planned_bytes = plan.arena_bytes
+        pinned = any(tensor.is_cuda for tensor in flat.tensors)
+        self._make_ready(lambda: self._arenas.prepare(plan.arena_bytes, pinned))
+
+    def foresee(self, size_bytes: int) -> None:
+        """Have memory for one save, of about so many bytes, and a writer, before anybody has named what is to be saved. What
+        turns out to be too much is given back then. Nothing is pinned: that could spoil a CUDA graph which is captured
+        meanwhile, and whoever has asked for nothing yet does not expect it."""
+        if size_bytes > self._foreseen_bytes:
+            self._foreseen_bytes = size_bytes
+            self._make_ready(lambda: self._arenas.prepare(size_bytes, pinned=False, count=1))
 
     def copied(self) -> None:
         """Wait until nothing is being copied."""
@@ -140,11 +145,22 @@ class Saving:
             next_s = self._account.say(f"the save of step {step} waits for those before it", next_s)
         return time.monotonic() - begun_s
 
-    def _prepare(self, size_bytes: int, pinned: bool) -> None:
+    def _make_ready(self, prepare: Callable[[], None]) -> None:
+        self._keeper.prepare()
+        self._preparation = threading.Thread(
+            target=self._prepare, args=(prepare, self._preparation), name="regrow-arena", daemon=True
+        )
+        self._preparation.start()
+
+    def _prepare(self, prepare: Callable[[], None], before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()  # an arena that it still makes would be passed over
         try:
-            self._arenas.prepare(size_bytes, pinned)
+            prepare()
         except RegrowError:
             pass  # the save that needs the room says so
+        if self._planned_bytes:
+            self._arenas.trim(self._planned_bytes)
 
     def _before_step(self) -> None:
         if waited_s := self._hold.wait():
