@@ -215,11 +215,9 @@ def test_optimizers_of_other_threads_do_not_count(make: Callable[..., Checkpoint
     assert checkpointer._saving is None
 
 
-@pytest.mark.parametrize("end", ["a save", "one that is not due", "a restore", "close"])
-def test_no_hook_is_left_once_it_is_known_what_is_saved(make: Callable[..., Checkpointer], end: str) -> None:
-    before = dict(hooks._global_optimizer_post_hooks)
+@pytest.mark.parametrize("end", ["a save", "one that is not due", "a restore"])
+def test_nothing_is_foreseen_once_it_is_known_what_is_saved(make: Callable[..., Checkpointer], end: str) -> None:
     loop, checkpointer = Loop(4), make(every=2)
-    assert len(hooks._global_optimizer_post_hooks) == len(before) + 1
     match end:
         case "a save":
             checkpointer.save(0, **loop.objects)
@@ -227,9 +225,32 @@ def test_no_hook_is_left_once_it_is_known_what_is_saved(make: Callable[..., Chec
             checkpointer.save(1, **loop.objects)
         case "a restore":
             checkpointer.restore(**loop.objects)
-        case "close":
-            checkpointer.close()
+    Loop().step()
+    assert checkpointer._saving is not None and checkpointer._saving._foreseen_bytes == 0
+
+
+def test_no_hook_is_left_by_one_that_is_closed(make: Callable[..., Checkpointer]) -> None:
+    before = dict(hooks._global_optimizer_post_hooks)
+    checkpointer = make()
+    assert len(hooks._global_optimizer_post_hooks) == len(before) + 1
+    checkpointer.close()
     assert hooks._global_optimizer_post_hooks == before
+
+
+def test_a_save_may_be_begun_in_a_hook_of_all_optimizers(make: Callable[..., Checkpointer]) -> None:
+    """While torch goes through the list of them, which must not change meanwhile."""
+    loop, checkpointer, called = Loop(4), make(), []
+    mine = [
+        hooks.register_optimizer_step_post_hook(lambda *_: called.append(checkpointer.save(1, **loop.objects))),
+        hooks.register_optimizer_step_post_hook(lambda *_: called.append(True)),
+    ]
+    try:
+        loop.step()
+    finally:
+        for hook in mine:
+            hook.remove()
+    checkpointer.wait()
+    assert called == [True, True] and checkpointer.report().durable == 1
 
 
 def test_two_checkpointers_of_a_loop_foresee_it_each(tmp_path: Path) -> None:

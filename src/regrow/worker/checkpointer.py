@@ -194,7 +194,8 @@ class Checkpointer:
             return
         self._settle()
         self._is_closed = True
-        self._end_forecast()
+        if self._forecast is not None:
+            self._forecast.close()
         if self._saving is not None:
             self._saving.close()
         atexit.unregister(self._leave)
@@ -218,7 +219,8 @@ class Checkpointer:
         self._check()
         if not objects:
             raise ConfigError("name what is to be saved or restored, for example model=model, optimizer=optimizer")
-        self._end_forecast()  # from here on it is known what is saved
+        if self._forecast is not None:
+            self._forecast.end()
         named = dict(sorted(objects.items()))
         if list(named) != list(self._tracked.objects) or any(named[key] is not self._tracked.objects[key] for key in named):
             tracked = Tracked()
@@ -240,11 +242,6 @@ class Checkpointer:
     def _foresee(self, size_bytes: int) -> None:
         if self._is_writing():
             self._writer().foresee(size_bytes)
-
-    def _end_forecast(self) -> None:
-        if self._forecast is not None:
-            self._forecast.close()
-            self._forecast = None
 
     def _settle(self) -> None:
         self._account.wait(f"waiting for saves to {self._store.url}")
@@ -273,7 +270,8 @@ _living: "weakref.WeakSet[Checkpointer]" = weakref.WeakSet()
 def _let_go() -> None:
     """A forked child keeps neither the arenas' memory nor the writer alive, and prepares none."""
     for checkpointer in _living:
-        checkpointer._end_forecast()
+        if checkpointer._forecast is not None:
+            checkpointer._forecast.close()
         if checkpointer._saving is not None:
             checkpointer._saving.let_go()
 

@@ -19,20 +19,26 @@ _MORE_BYTES = 1 << 20
 
 
 class Forecast:
-    """Until it is closed. It keeps no optimizer alive, and says nothing of those that step on other threads."""
+    """Until it ends. It keeps no optimizer alive, and says nothing of those that step on other threads."""
 
     def __init__(self, told: Callable[[int], None]) -> None:
         """`told` is called when an optimizer has made its first step: how many bytes those that live own altogether."""
-        self._told = told
+        self._told: Callable[[int], None] | None = told
         self._seen: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = weakref.WeakValueDictionary()
         self._thread = threading.get_ident()
         self._hook = register_optimizer_step_post_hook(torch.compiler.disable(self._look))  # type: ignore[no-untyped-call]
 
+    def end(self) -> None:
+        """It is known what is saved: nothing more is said. The hook stays for now: whoever saves may do so in a hook of
+        their own, and torch's list of hooks must not change while it goes through it."""
+        self._told = None
+
     def close(self) -> None:
+        self.end()
         self._hook.remove()
 
     def _look(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if self._seen.get(id(optimizer)) is optimizer or threading.get_ident() != self._thread:
+        if self._told is None or self._seen.get(id(optimizer)) is optimizer or threading.get_ident() != self._thread:
             return
         self._seen[id(optimizer)] = optimizer
         size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in _owned(self._seen.values()))
