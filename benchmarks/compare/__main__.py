@@ -24,6 +24,7 @@ from compare.plan import Due, Key, Table, affordable, expected_s, left_s, quick,
 from compare.report import headline, write
 from compare.results import FOLDER, Results, machine
 from compare.runner import NotStarted, sweep
+from compare.strangers import wait_alone
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS, QUICK_PAGE = ROOT / "docs", ROOT / "runs" / "compare"
@@ -63,6 +64,7 @@ def run(results: Results, budget_s: float, is_quick: bool) -> None:
         if time.monotonic() + expected_s(one.experiment, one.entry, measured) > end + GRACE_S:
             late += 1
             continue
+        wait_alone(say)
         left = left_s(todo[number:], measured)
         say(f"[{number + 1} of {len(todo)}, {clock(left)} left] {label(one)} ...", end=" ")
         begun = time.monotonic()
