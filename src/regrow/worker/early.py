@@ -40,7 +40,7 @@ class Early:
         self._copyist = copyist
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        """Guards what follows: whoever gives a reduce up does not wait for it."""
+        """Guards what follows, which the thread that reduces and the training thread both come to."""
         self._filling: Filling | None = None
         self._is_over = False
 
