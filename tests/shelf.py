@@ -151,7 +151,7 @@ def drafted(tree: Any, step: int = 1, term: int = 1, shard_bytes: int = 1 << 20)
     flat = flatten(tree, "")
     held = [plain(tensor) for tensor in flat.tensors]
     kinds = [
-        (path.removeprefix("."), str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.nbytes)
+        (path, str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor.nbytes)
         for path, tensor in zip(flat.paths, held, strict=True)
     ]
     made = draft(step=step, term=term, mathematics={}, skeleton=flat.skeleton, tensors=kinds, shard_bytes=shard_bytes)

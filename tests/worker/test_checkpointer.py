@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy
@@ -200,14 +201,20 @@ def test_old_checkpoints_go_as_asked(make: Callable[..., Checkpointer], tmp_path
     assert steps_in(tmp_path / "run") == [7, 6, 4]
 
 
-def test_what_cannot_be_saved_is_refused_by_name(make: Callable[..., Checkpointer]) -> None:
-    checkpointer = make()
+@pytest.mark.parametrize("every", [1, 10])
+def test_what_cannot_be_saved_is_refused_by_name(make: Callable[..., Checkpointer], every: int) -> None:
+    """Also by a call that saves nothing yet, and before an optimizer has stepped."""
+    checkpointer = make(every=every)
+    optimizer = torch.optim.SGD(torch.nn.Linear(2, 2).parameters())
+    box = SimpleNamespace(state_dict=lambda: {"deep": [object()]}, load_state_dict=print)
     with pytest.raises(ConfigError, match="name what is to be saved"):
         checkpointer.save(1)
     with pytest.raises(ConfigError, match="thing is a dict without state_dict"):
         checkpointer.save(1, thing={})
     with pytest.raises(ConfigError, match=r"model\.weight is on the meta device"):
         checkpointer.save(1, model=torch.nn.Linear(2, 2, device="meta"))
+    with pytest.raises(ConfigError, match=r"box\.deep\[0\] is a builtins\.object"):
+        checkpointer.save(1, box=box, optimizer=optimizer)
     with pytest.raises(ConfigError, match="every=0"):
         make(every=0)
 

@@ -36,7 +36,8 @@ class Tracked:
         self._walked: list[tuple[str, torch.nn.Module]] = []
         self._inner: list[int] = []
 
-    def add(self, name: str, thing: object) -> None:
+    def add(self, name: str, thing: object, looks: bool = True) -> None:
+        """`looks`: whether it is refused here for what its state holds, or only by `flatten`."""
         if name in self.objects:
             raise ConfigError(f"{name!r} is tracked already: give each tracked object its own name")
         if not isinstance(thing, Stateful):
@@ -44,14 +45,13 @@ class Tracked:
                 f"{name} is a {type(thing).__qualname__} without state_dict() and load_state_dict(): wrap it in an object "
                 "that has both"
             )
-        flatten(thing.state_dict(), name)
+        if looks:
+            flatten(thing.state_dict(), name)
         self.objects[name] = thing
 
     def flatten(self) -> Flat:
         """All tracked state; tensors are the live ones."""
-        flat = flatten({name: thing.state_dict() for name, thing in self.objects.items()}, "")
-        flat.paths = [path.removeprefix(".") for path in flat.paths]
-        return flat
+        return flatten({name: thing.state_dict() for name, thing in self.objects.items()}, "")
 
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         """Every trainable tensor once, in tracking order: modules' parameters, then what optimizers hold beyond them."""

@@ -27,7 +27,8 @@ class Flat(msgspec.Struct, kw_only=True):
 
 
 def flatten(tree: object, path: str) -> Flat:
-    """Flatten, or raise a ConfigError that names the path of the first leaf of another kind."""
+    """Flatten, or raise a ConfigError that names the path of the first leaf of another kind. The paths begin with this one,
+    if it is not empty."""
     flat = Flat(skeleton=None, tensors=[], paths=[])
     flat.skeleton = _walk(tree, path, flat)
     return flat
@@ -54,7 +55,7 @@ def _walk(value: object, path: str, flat: Flat) -> Json:
         case tuple():
             return ["tuple", [_walk(item, f"{path}[{i}]", flat) for i, item in enumerate(value)]]
         case dict():
-            return ["dict", [[_key(k, path), _walk(v, f"{path}.{k}", flat)] for k, v in value.items()]]
+            return ["dict", [[_key(k, path), _walk(v, f"{path}.{k}" if path else str(k), flat)] for k, v in value.items()]]
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
         try:
             return _leaf("array", torch.from_numpy(value), path, flat)

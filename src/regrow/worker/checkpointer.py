@@ -126,18 +126,17 @@ class Checkpointer:
 
         The state is that of this very moment, whatever training does next. Do not write through `.data` or numpy views, and
         do not replay a captured optimizer step, before `copied()`."""
-        tracked = self._named(objects)
+        begins = self._is_writing() and (force or step % self._every == 0)
+        tracked = self._named(objects, looks=not begins)  # to lay a save out is to look
         self._account.tell()
         if step < 0 or step < self._newest:
             raise ConfigError(f"save({step}) after step {self._newest}: steps go up, unless restore() goes back")
-        if not self._is_writing():
-            return False
-        if not (force or step % self._every == 0):
+        if begins:
+            self._newest = step
+            self._writer().begin(step, tracked)
+        elif self._is_writing():
             self._writer().prepare(tracked)
-            return False
-        self._newest = step
-        self._writer().begin(step, tracked)
-        return True
+        return begins
 
     def restore(self, **objects: object) -> int | None:
         """Load the newest checkpoint that is whole into these objects, in place; its step, or None when there is none.
@@ -214,8 +213,8 @@ class Checkpointer:
         if os.getpid() != self._pid:
             raise ConfigError(f"the Checkpointer of {self._store.url} belongs to process {self._pid}, which forked this one")
 
-    def _named(self, objects: dict[str, object]) -> Tracked:
-        """The objects, by name: the order in which they are given means nothing."""
+    def _named(self, objects: dict[str, object], looks: bool = True) -> Tracked:
+        """The objects, by name: the order in which they are given means nothing. `looks`: at what new ones hold."""
         self._check()
         if not objects:
             raise ConfigError("name what is to be saved or restored, for example model=model, optimizer=optimizer")
@@ -225,7 +224,7 @@ class Checkpointer:
         if list(named) != list(self._tracked.objects) or any(named[key] is not self._tracked.objects[key] for key in named):
             tracked = Tracked()
             for name, thing in named.items():
-                tracked.add(name, thing)
+                tracked.add(name, thing, looks)
             self._tracked = tracked
         return self._tracked
 
