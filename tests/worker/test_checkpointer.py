@@ -214,6 +214,8 @@ def test_what_cannot_be_saved_is_refused_by_name(make: Callable[..., Checkpointe
     with pytest.raises(ConfigError, match=r"model\.weight is on the meta device"):
         checkpointer.save(1, model=torch.nn.Linear(2, 2, device="meta"))
     with pytest.raises(ConfigError, match=r"box\.deep\[0\] is a builtins\.object"):
+        checkpointer.save(10, box=box, optimizer=optimizer)
+    with pytest.raises(ConfigError, match=r"box\.deep\[0\] is a builtins\.object"):
         checkpointer.save(1, box=box, optimizer=optimizer)
     with pytest.raises(ConfigError, match="every=0"):
         make(every=0)

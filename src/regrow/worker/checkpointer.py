@@ -132,8 +132,12 @@ class Checkpointer:
         if step < 0 or step < self._newest:
             raise ConfigError(f"save({step}) after step {self._newest}: steps go up, unless restore() goes back")
         if begins:
+            try:
+                self._writer().begin(step, tracked)
+            except ConfigError:
+                self._tracked = Tracked()  # what it refused is looked at by the next call as well
+                raise
             self._newest = step
-            self._writer().begin(step, tracked)
         elif self._is_writing():
             self._writer().prepare(tracked)
         return begins
