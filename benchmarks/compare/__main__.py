@@ -52,12 +52,12 @@ def main() -> None:
 
 def run(results: Results, budget_s: float, is_quick: bool) -> None:
     table = quick(chosen()) if is_quick else chosen()
-    measured = results.took()
+    here = machine()
+    measured = results.took(here)
     planned = rounds(table, measured)
     due = affordable(planned[:1] if is_quick else planned, measured, budget_s)
     todo = [one for one in due if one.key not in measured]
     print_plan(table, due, todo, measured)
-    here = machine()
     end = time.monotonic() + budget_s - sum(measured.get(one.key, 0.0) for one in due)
     late = 0
     for number, one in enumerate(todo):

@@ -5,8 +5,8 @@ LIMIT = (
     "Regrow then replaces it; a lower limit would take a slow disk for a hang."
 )
 AWAY = (
-    "Training does not wait for it. The usual step is a median, and each tenth step, with which the state is saved, takes "
-    "longer: with nobody killed the same count came to 0.85 to 0.91 (three runs by hand)."
+    "Training does not wait for it. The usual step is a median, and steps with which the state is saved take longer: the row "
+    "in which nobody is killed tells what the same count comes to then."
 )
 REASONS: dict[tuple[str, str], str] = {
     ("kill-2-large", "thrown"): (
@@ -17,9 +17,8 @@ REASONS: dict[tuple[str, str], str] = {
     ("coordinator-2s", "steps_away"): AWAY,
     ("coordinator-10s", "steps_away"): AWAY,
     ("lone", "pause_s"): (
-        "The replica of torchft that was to heal goes back to its own checkpoint at once, and nobody is told that steps are "
-        "lost. Regrow proves first that nobody lives who holds the state, looks for the newest one, and says how far back "
-        "that is."
+        "The replica of torchft that was to heal goes back to its own checkpoint at once. Regrow proves first that nobody "
+        "lives who holds the state, looks for the newest one, and says how far back that is."
     ),
     ("join", "mb_per_s"): (
         "A restart reads the checkpoint with nothing else to do, for all training has stopped. A joiner of Regrow loads "

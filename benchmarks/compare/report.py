@@ -1,5 +1,6 @@
 """docs/comparison.md and its pictures, from the finished runs."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -57,7 +58,7 @@ def page(lines: Sequence[dict[str, object]], drawn: set[str]) -> str:
 
 
 def machine_of(lines: Sequence[dict[str, object]]) -> str:
-    """The machine of the newest run; others are said to differ."""
+    """The machine of the newest run, which those of all others are like."""
     newest = max(lines, key=lambda line: str(line["at"]))
     loads = sorted(float(str(line["load"])) for line in lines)
     machine = newest["machine"]
@@ -99,7 +100,7 @@ def _is_measure(kind: tuple[str, str], key: str) -> bool:
 def _short(row: Row | None, column: Column) -> str:
     if row is None:
         return "-"
-    return "did not train" if row.failed else cell(row, column).partition(" (")[0]
+    return "did not train" if row.failed else re.sub(r" \([^()]* to [^()]*\)", "", cell(row, column))
 
 
 def settings() -> str:

@@ -13,6 +13,8 @@ from compare.plan import Key
 
 HERE = Path(__file__).resolve().parent
 FOLDER = HERE.parent / "results" / "compare"
+ALIKE = ("cores", "processor", "memory_gib", "torch")
+"""Runs on machines that differ in one of these have no place in one table."""
 
 
 class Results:
@@ -20,11 +22,15 @@ class Results:
         self.path = path
 
     def lines(self) -> list[dict[str, object]]:
-        return list(self._read())
+        """Those of a machine like that of the newest run."""
+        found = list(self._read())
+        newest = max(found, key=lambda line: str(line["at"]), default=None)
+        return [line for line in found if newest is not None and _kind(line["machine"]) == _kind(newest["machine"])]
 
-    def took(self) -> dict[Key, float]:
-        """Of each finished run, how long it took. One that failed is tried again."""
-        return {_key(line): float(str(line["took_s"])) for line in self._read() if "failed" not in _figures(line)}
+    def took(self, here: dict[str, object]) -> dict[Key, float]:
+        """Of each run that was finished on a machine like this one, how long it took. One that failed is tried again."""
+        done = [line for line in self._read() if "failed" not in _figures(line) and _kind(line["machine"]) == _kind(here)]
+        return {_key(line): float(str(line["took_s"])) for line in done}
 
     def add(self, key: Key, figures: dict[str, object], took_s: float, machine: dict[str, object]) -> None:
         experiment, name, settings, repetition = key
@@ -40,8 +46,9 @@ class Results:
             "at": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        is_cut = self.path.exists() and not self.path.read_bytes().endswith(b"\n")
         with self.path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write("\n" * is_cut + json.dumps(line) + "\n")
 
     def _read(self) -> Iterator[dict[str, object]]:
         """Of each run its newest line. A line that an interruption has cut is no line."""
@@ -73,6 +80,10 @@ def machine() -> dict[str, object]:
 def _processor() -> str:
     rows = [row for row in Path("/proc/cpuinfo").read_text().splitlines() if row.startswith("model name")]
     return rows[0].partition(":")[2].strip() if rows else platform.machine()
+
+
+def _kind(machine: object) -> list[object]:
+    return [machine.get(name) for name in ALIKE] if isinstance(machine, dict) else []
 
 
 def _figures(line: dict[str, object]) -> dict[str, object]:

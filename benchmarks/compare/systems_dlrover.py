@@ -6,6 +6,7 @@ from pathlib import Path
 from compare.environments import DLROVER
 from compare.ports import free_port
 from compare.systems import Command, System, Work
+from compare.systems_ddp import COLLECTIVE_S
 
 JOB = Path(__file__).parent / "jobs" / "dlrover_job.py"
 RESTARTS = 1000
@@ -26,7 +27,8 @@ class Dlrover:
         master = ["--port", str(port), "--node_num", "1", "--job_name", "compare", "--platform", "local"]
         launcher = [str(DLROVER.bin / "dlrover-run"), f"--nproc-per-node={work.replicas}", f"--max-restarts={RESTARTS}"]
         launcher += ["--save_at_breakpoint"] if is_best else []
-        job = [str(JOB), *work.arguments(folder), *(["--flash"] if is_best else [])]
+        job = [str(JOB), *work.arguments(folder)]
+        job += ["--flash", f"--timeout-s={COLLECTIVE_S[work.size]}"] if is_best else []
         return [
             Command(name="coordinator", argv=[DLROVER.python, "-u", "-m", "dlrover.python.master.main", *master]),
             Command(
@@ -47,7 +49,7 @@ SYSTEMS: tuple[System, ...] = (
         settings="best",
         explained=(
             "flash checkpoint: to shared memory five times as often as to disk, --save_at_breakpoint (its page on flash "
-            f"checkpoint), no network check; {WITH_MASTER}"
+            f"checkpoint), no network check, the collectives' timeout 3 s, for the heavy model 30 s; {WITH_MASTER}"
         ),
     ),
 )

@@ -24,6 +24,12 @@ class Row:
         words = [str(run["failed"]) for run in self.runs if "failed" in run]
         return words[0] if len(words) == len(self.runs) else ""
 
+    @property
+    def count(self) -> str:
+        """Of its runs, and of those among them that did not train."""
+        failed = sum("failed" in run for run in self.runs)
+        return f"{len(self.runs)}, {failed} did not train" if failed and not self.failed else str(len(self.runs))
+
     def values(self, key: str) -> list[object]:
         return [run[key] for run in self.runs if run.get(key) is not None]
 
@@ -40,18 +46,19 @@ def rows_of(lines: Sequence[dict[str, object]], experiment: str, order: Sequence
     return [Row(name=name, settings=settings, runs=tuple(found[name, settings])) for name, settings in keys]
 
 
-def middle(row: Row, key: str) -> float | None:
-    """The median, a word ("> 90 s") counted as longer than any number; None: there is nothing to compare."""
-    values = [float(value) if isinstance(value, int | float) else float("inf") for value in row.values(key)]
+def middle(row: Row, column: Column) -> float | None:
+    """The median, a word ("> 90 s") counted as worse than any number; None: there is nothing to compare."""
+    worst = -math.inf if column.is_best == "high" else math.inf
+    values = [float(value) if isinstance(value, int | float) else worst for value in row.values(column.key)]
     return statistics.median(values) if values else None
 
 
 def best_of(rows: Sequence[Row], column: Column) -> float | None:
     """None where nobody wins: nothing is compared, or all are alike."""
-    found = [value for row in rows if row.settings != "control" and (value := middle(row, column.key)) is not None]
+    found = [value for row in rows if row.settings != "control" and (value := middle(row, column)) is not None]
     if not column.is_best or len(set(found)) < 2:
         return None
-    return min(found) if column.is_best == "low" else max(value for value in found if value != float("inf"))
+    return min(found) if column.is_best == "low" else max(found)
 
 
 def cell(row: Row, column: Column) -> str:
@@ -77,7 +84,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
     found = [head, ["---"] * len(head)]
     bests = {column.key: best_of(rows, column) for column in columns}
     for row in rows:
-        start = [row.name, row.settings, str(len(row.runs))]
+        start = [row.name, row.settings, row.count]
         if row.failed:
             found.append([*start, "did not train", *[""] * (len(columns) - 1)])
             continue
@@ -85,7 +92,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
         for column in columns:
             text = cell(row, column)
             best = bests[column.key]
-            is_best = best is not None and middle(row, column.key) == best and row.settings != "control"
+            is_best = best is not None and middle(row, column) == best and row.settings != "control"
             cells.append(f"**{text}**" if is_best else text)
         found.append([*start, *cells])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in found)
@@ -93,7 +100,7 @@ def table(rows: Sequence[Row], columns: Sequence[Column]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Beaten:
-    """A column in which the best row is none of ours."""
+    """A column in which a row of ours is behind one of another system that was set up with as much care."""
 
     experiment: Experiment
     column: Column
@@ -102,18 +109,18 @@ class Beaten:
 
 
 def beaten(experiment: Experiment, rows: Sequence[Row], name: str) -> list[Beaten]:
+    """Each row of ours beside the best of the others: default settings beside default ones, chosen ones beside such."""
     found = []
     for column in experiment.columns:
         sign = {"low": 1.0, "high": -1.0}.get(column.is_best)
         if sign is None:
             continue
-        ranked = [
-            (sign * value, row)
-            for row in rows
-            if row.settings != "control" and (value := middle(row, column.key)) is not None
-        ]
-        ours = min((pair for pair in ranked if pair[1].name.startswith(name)), key=lambda pair: pair[0], default=None)
-        others = min((pair for pair in ranked if not pair[1].name.startswith(name)), key=lambda pair: pair[0], default=None)
-        if ours and others and others[0] < ours[0] and not math.isclose(others[0], ours[0], rel_tol=CLEARLY):
-            found.append(Beaten(experiment=experiment, column=column, winner=others[1], ours=ours[1]))
+        ranked = [(sign * value, row) for row in rows if (value := middle(row, column)) is not None]
+        others = [pair for pair in ranked if not pair[1].name.startswith(name) and pair[1].settings != "control"]
+        for mine, ours in ranked:
+            peers = [pair for pair in others if (pair[1].settings == "default") == (ours.settings == "default")]
+            best, winner = min(peers, key=lambda pair: pair[0], default=(math.inf, ours))
+            is_ours = ours.name.startswith(name) and ours.settings != "control"
+            if is_ours and best < mine and not math.isclose(best, mine, rel_tol=CLEARLY):
+                found.append(Beaten(experiment=experiment, column=column, winner=winner, ours=ours))
     return found

@@ -6,6 +6,7 @@ import pytest
 from compare.blame import BOTH, NOBODY, RIGHT, WRONG, blamed
 from compare.experiment import Column, Entry, Experiment
 from compare.plan import Key, affordable, left_s, quick, rounds
+from compare.report import _short
 from compare.results import Results
 from compare.table import Row, beaten, best_of, cell, rows_of, table
 
@@ -90,6 +91,39 @@ def test_whoever_is_ahead_of_us_is_named_once_it_is_clear() -> None:
     assert beaten(A, [row("Regrow", "> 90 s"), row("y", 80.0)], "Regrow") != []
 
 
+def test_default_settings_stand_beside_default_ones() -> None:
+    rows = [row("Regrow", 0.2), row("Regrow", 0.6, settings="default"), row("y", 0.1), row("y", 0.5, settings="default")]
+    found = beaten(A, rows, "Regrow")
+    assert [(one.ours.settings, one.winner.settings) for one in found] == [("best", "best"), ("default", "default")]
+    assert beaten(A, [row("Regrow", 0.6, settings="default"), row("y", 0.5)], "Regrow") == []
+
+
+def test_where_more_is_better_a_word_is_still_the_worst() -> None:
+    rows = [Row(name=name, settings="best", runs=({"share": share},)) for name, share in (("Regrow", 0.5), ("y", "> 90 s"))]
+    assert best_of(rows, SHARE) == 0.5
+    assert beaten(A, rows, "Regrow") == []
+
+
+def test_a_run_that_did_not_train_is_counted() -> None:
+    mixed = Row(name="z", settings="best", runs=({"pause_s": 1.0}, {"failed": "no such file"}))
+    assert "| z | best | 2, 1 did not train |" in table([mixed], (PAUSE,))
+
+
+def test_in_short_keeps_what_happened_now_and_then() -> None:
+    assert _short(row("x", 1.0, "> 90 s", 2.0), PAUSE) == "1.50; > 90 s (1 of 3)"
+    assert _short(row("x", 1.0, 3.0), PAUSE) == "2.00"
+
+
+def test_runs_of_another_machine_are_no_runs_of_this_one(tmp_path: Path) -> None:
+    results, two, four = Results(tmp_path / "runs.jsonl"), {"cores": 2, "commit": "a"}, {"cores": 4, "commit": "a"}
+    results.add(("a", "x", "best", 0), {"pause_s": 1.0}, 10.0, two)
+    assert results.took({"cores": 2, "commit": "b"}) == {("a", "x", "best", 0): 10.0}
+    assert results.took(four) == {}
+    results.path.write_text(results.path.read_text().replace('"at": "2', '"at": "1'))
+    results.add(("a", "y", "best", 0), {"pause_s": 2.0}, 10.0, four)
+    assert [line["name"] for line in results.lines()] == ["y"]
+
+
 def test_one_that_never_trained_says_so() -> None:
     failed = Row(name="z", settings="best", runs=({"failed": "no such file"},))
     assert "| z | best | 1 | did not train |" in table([failed], (PAUSE,))
@@ -101,7 +135,7 @@ def test_results_outlive_an_interruption(tmp_path: Path) -> None:
     results.add(("a", "y", "best", 0), {"failed": "why"}, 20.0, {})
     with results.path.open("a") as file:
         file.write('{"experiment": "a", "na')
-    assert results.took() == {("a", "x", "best", 0): 10.0}  # what failed is tried again
+    assert results.took({}) == {("a", "x", "best", 0): 10.0}  # what failed is tried again
     rows = rows_of(results.lines(), "a", [("y", "best"), ("x", "best")])
     assert [one.name for one in rows] == ["y", "x"]
     assert rows[1].runs == ({"pause_s": 1.235},)

@@ -1,16 +1,19 @@
 """Experiment 4: whoever decides who takes part is killed, and started again with the same command."""
 
 import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from compare.experiment import LIMIT_S, OVER, Column, Experiment, Figures
+from compare.experiment import LIMIT_S, OVER, Column, Entry, Experiment, Figures
 from compare.experiments.after import ENDED
 from compare.experiments.moments import committed_since, trained
 from compare.experiments.rows import rows
 from compare.runner import Run
 from compare.story import Line, Story, full_strength, left_in_health, longest_pause, silent_since, steps_lost, usual_step
 from compare.systems import System, Work
+from compare.systems_regrow import BEST as REGROW
 
 SIZE, REPLICAS, SAVE_EVERY, FIRST = "tiny", 2, 10, 12
 STEPS_AFTER = 20
@@ -22,13 +25,33 @@ SETTLED_S = 5.0
 """After its return: whoever only notices then shows it."""
 
 
-def lose(away_s: float, system: System, folder: Path, repetition: int) -> Figures:
+@contextmanager
+def training(away_s: float, system: System, folder: Path, repetition: int) -> Iterator[Run]:
+    """At a random moment, the same for all systems."""
     chance = random.Random(f"coordinator {away_s} {repetition}")
     work = Work(size=SIZE, replicas=REPLICAS, microbatches=6, steps=10**6, save_every=SAVE_EVERY)
     with Run(system, work, folder) as run:
         story = run.wait_started(lambda story: trained(story, REPLICAS, FIRST))
         moment = story.until + chance.random() * SAVE_EVERY * usual_step(story)
         run.wait(lambda story: story.until >= moment)
+        yield run
+
+
+def spare(away_s: float, folder: Path, repetition: int) -> Figures:
+    """Nobody is killed: what the count of steps comes to by itself."""
+    with training(away_s, REGROW, folder, repetition) as run:
+        begun = run.story.until
+        story = run.wait(lambda story: story.until >= begun + away_s)
+        steps = committed_since(story, begun)
+        return {"who": "nobody", "what": "training goes on", "steps_away": share(steps, story, begun, away_s)}
+
+
+def share(steps: int, story: Story, since: float, away_s: float) -> float:
+    return steps / max(1.0, away_s / usual_step(story, since))
+
+
+def lose(away_s: float, system: System, folder: Path, repetition: int) -> Figures:
+    with training(away_s, system, folder, repetition) as run:
         name = "coordinator" if "coordinator" in run.names else run.names[0]
         strike = run.kill_command(name)
         run.wait(lambda story: story.until >= strike.at + away_s, or_ended=False)
@@ -71,10 +94,17 @@ def judged(story: Story, away_s: float, steps_away: int, *, who: str, has_ended:
         "who": "a process of its own" if who == "coordinator" else "the process that started the replicas",
         "what": what,
         "pause_s": (ENDED if has_ended else OVER) if stands else pause,
-        "steps_away": steps_away / max(1.0, away_s / usual_step(story, strike.at)),
+        "steps_away": share(steps_away, story, strike.at, away_s),
         "exited": len(exited),
         "steps_lost": None if is_twice else steps_lost(story),
     }
+
+
+def _entries(away_s: float, default_s: float, systems: Sequence[System]) -> list[Entry]:
+    best_s = 22.0 + away_s
+    control = Entry(name="Regrow, nobody killed", settings="control", expected_s=best_s, run=partial(spare, away_s))
+    without = ("torchft release", "shadow")
+    return [*rows(systems, partial(lose, away_s), best_s=best_s, default_s=default_s, without=without), control]
 
 
 EXPERIMENTS = [
@@ -94,9 +124,7 @@ EXPERIMENTS = [
             Column(title="steps done again", key="steps_lost", digits=0, is_best="low"),
         ),
         in_quick=away_s < QUICK_BELOW_S,
-        entries=partial(
-            rows, run=partial(lose, away_s), best_s=22.0 + away_s, default_s=default_s, without=("torchft release", "shadow")
-        ),
+        entries=partial(_entries, away_s, default_s),
     )
-    for away_s, default_s in ((2.0, 60.0), (10.0, 0.0))
+    for away_s, default_s in ((2.0, 60.0), (10.0, 70.0))
 ]

@@ -55,7 +55,7 @@ EXPERIMENTS = [
     )
     for replicas, size, best_s, default_s, without, in_quick in (
         (2, "large", 22.0, 60.0, (), True),
-        (3, "large", 24.0, 0.0, ("torchft release",), False),
-        (2, "tiny", 18.0, 0.0, ("torchft release",), False),
+        (3, "large", 24.0, 40.0, ("torchft release",), False),
+        (2, "tiny", 18.0, 30.0, ("torchft release",), False),
     )
 ]

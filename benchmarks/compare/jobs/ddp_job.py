@@ -1,14 +1,15 @@
 """DistributedDataParallel under torchrun: rank 0 saves every so many steps, and all begin at the newest checkpoint."""
 
-import contextlib
 import os
 import sys
 from datetime import timedelta
 from pathlib import Path
 
 import torch
-from model import batch, build, digest, loss_of, settle
+from ddp_step import compute
+from model import build, digest, settle
 from task import Task
+from torch.nn.parallel import DistributedDataParallel
 
 
 def save(path: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -28,29 +29,25 @@ def restore(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer
     return int(saved["step"]) + 1
 
 
+def connect() -> None:
+    """With `--timeout-s=` collectives give up after so long; without, after torch's half an hour."""
+    timeouts = [float(argument.partition("=")[2]) for argument in sys.argv if argument.startswith("--timeout-s=")]
+    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeouts[0]) if timeouts else None)
+
+
 def main() -> None:
     settle()
     rank, replicas = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    timeouts = [float(argument.partition("=")[2]) for argument in sys.argv if argument.startswith("--timeout-s=")]
-    torch.distributed.init_process_group("gloo", timeout=timedelta(seconds=timeouts[0]) if timeouts else None)
+    connect()
     task = Task(rank)
     model, optimizer = build(task.size)
     newest = task.saved / "newest.pt"
     first = restore(newest, model, optimizer)
-    ddp = torch.nn.parallel.DistributedDataParallel(model)
-    share = task.share(replicas)
+    parallel = DistributedDataParallel(model)
     task.up(first)
     for step in range(first, task.steps):
         task.begin(step)
-        agreed = torch.zeros(())
-        for microbatch in share:
-            # The reducer averages over ranks; each rank's gradient is the mean over its own microbatches.
-            with contextlib.nullcontext() if microbatch == share[-1] else ddp.no_sync():
-                loss = loss_of(ddp, batch(task.size, step, microbatch)) / len(share)
-                loss.backward()
-            agreed += loss.detach()
-            task.batch(step, microbatch)
-        torch.distributed.all_reduce(agreed)  # every replica knows the loss of the step, as it does under Regrow
+        compute(parallel, task, step, replicas)
         optimizer.step()
         optimizer.zero_grad()
         task.commit(step)

@@ -6,7 +6,7 @@ import os
 import sys
 
 import torch
-from ddp_job import restore, save
+from ddp_job import connect, restore, save
 from ddp_step import compute
 from model import build, digest, settle
 from task import Task
@@ -60,7 +60,7 @@ class Flash:
 def main() -> None:
     settle()
     rank, replicas = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    torch.distributed.init_process_group("gloo")
+    connect()
     task = Task(rank)
     model, optimizer = build(task.size)
     saves = Flash(task, model, optimizer) if "--flash" in sys.argv else Files(task, model, optimizer, rank)
