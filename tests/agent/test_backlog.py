@@ -4,11 +4,12 @@ import os
 from collections.abc import Iterator
 
 import pytest
-from vaults import drafted
+from vaults import V1, drafted
 
 from regrow.agent.backlog import Backlog
-from regrow.agent.generation import Generation
+from regrow.agent.generation import Generation, Label
 from regrow.core.saves import Urgency
+from regrow.state.pieces import digests
 
 PATIENCE_S = 120.0
 
@@ -21,11 +22,17 @@ def generations() -> Iterator[list[Generation]]:
         os.close(fd)
 
 
+def labelled(step: int) -> Label:
+    made = drafted(step)
+    found = digests(made, memoryview(bytes(made.arena_bytes)))
+    return Label(draft=made, digests=found, version=V1, inode=0, lasts=(), takers=())
+
+
 def at_work(generations: list[Generation], *urgencies: Urgency) -> Backlog:
     """Steps 1, 2, 3; the first is at work."""
     backlog = Backlog(PATIENCE_S)
     for step, (generation, urgency) in enumerate(zip(generations, urgencies, strict=False), 1):
-        backlog.take(drafted(step), generation, urgency)
+        backlog.take(labelled(step), generation, urgency)
     backlog.is_at_work = True
     return backlog
 
@@ -47,7 +54,7 @@ def test_a_place_that_is_slow_keeps_all_that_it_took(generations: list[Generatio
 def test_one_that_wants_only_the_newest_keeps_that_and_what_is_at_work(generations: list[Generation]) -> None:
     backlog = Backlog(PATIENCE_S, gives_way=True)
     for step, (generation, urgency) in enumerate(zip(generations, (DUE, ASKED, DUE), strict=True), 1):
-        backlog.take(drafted(step), generation, urgency)
+        backlog.take(labelled(step), generation, urgency)
     backlog.is_at_work = True
     assert steps(backlog) == [2] and backlog.newest.draft.step == 3 and backlog.newest.urgency is ASKED
     assert not backlog.is_failing and backlog.patience_s(backlog.newest) == PATIENCE_S
@@ -72,7 +79,7 @@ def test_after_a_save_was_given_up_nothing_but_the_newest_is_tried_with_little_p
     patiences = []
     for _ in range(4):
         patiences.append(backlog.patience_s(backlog.newest))
-        backlog.take(drafted(9), generations[0], DUE)
+        backlog.take(labelled(9), generations[0], DUE)
         backlog.failed(is_the_place=True)
     assert patiences == [10.0, 20.0, 40.0, 80.0]
 
@@ -83,7 +90,7 @@ def test_what_was_asked_for_has_all_patience_and_hands_it_on_to_what_takes_its_p
     assert steps(backlog) == [2]
     assert backlog.newest.urgency is ASKED and backlog.patience_s(backlog.newest) == PATIENCE_S
     backlog.is_at_work = True
-    backlog.take(drafted(4), generations[0], DUE)
+    backlog.take(labelled(4), generations[0], DUE)
     assert not backlog.is_in_vain(1000.0)
 
 
@@ -95,7 +102,7 @@ def test_a_try_in_vain_gives_way_only_where_that_frees_memory(generations: list[
     backlog.failed(is_the_place=True)
     backlog.is_at_work = True
     assert not backlog.is_in_vain(1000.0), "there is nothing newer"
-    backlog.take(drafted(4), generations[0], DUE)
+    backlog.take(labelled(4), generations[0], DUE)
     assert not backlog.is_in_vain(0.9) and backlog.is_in_vain(1.0)
 
 

@@ -461,6 +461,42 @@ def test_what_a_place_refuses_is_told_and_tried_again(make: Callable[..., Host],
     assert steps_in(tmp_path / "near") == [1]
 
 
+def test_what_cannot_be_removed_after_the_last_save_is_told_before_the_end(make: Callable[..., Host], tmp_path: Path) -> None:
+    host = make(place(tmp_path / "near", keep_last=1), faults="writer.0:save-prune:step=1:raise")
+    host.open()
+    worker = Worker(host, "r0.0")
+    for step in (1, 2):
+        save(step, worker)
+    assert host.finish() == []
+    assert any("an old checkpoint cannot be removed: fault injected at save-prune" in said for said in host.said)
+
+
+def test_a_vault_that_waits_for_a_long_removal_at_the_end_is_not_taken_for_a_dead_one(
+    make: Callable[..., Host], tmp_path: Path
+) -> None:
+    """Each of six takes a second more than it would: after a fault that stops it the writer waits so long."""
+    near = tmp_path / "near"
+    first = make(place(near))
+    first.open()
+    worker = Worker(first, "r0.0")
+    for step in range(1, 7):
+        save(step, worker)
+    assert first.finish() == []
+    faults = ",".join(f"writer.0:save-prune:nth={n}:SIGSTOP" for n in range(1, 7))
+    host = make(place(near, keep_last=1), silence_s=4.0, faults=faults)
+    host.open()
+    save(7, Worker(host, "r0.0"))
+    wait_for(lambda: host.facts(SaveDurable), "the save")
+    writer = writer_of(host)
+    host.order("finish")
+    for _ in range(6):
+        wait_for(lambda: state_of(writer) in "TZ", "it to stand still")
+        os.kill(writer, signal.SIGCONT)
+    assert host.event("finished") == []
+    assert steps_in(near) == [7] and len(host.ended()) == 1
+    assert any("old checkpoints are removed" in said for said in host.said)
+
+
 def test_a_place_that_never_answers_is_given_up(make: Callable[..., Host], tmp_path: Path) -> None:
     host = make(place(tmp_path / "near"), patience_s=1.0, faults="writer.0:save-shard:step=1:SIGSTOP")
     host.open()
@@ -565,6 +601,47 @@ def test_a_bit_that_flips_in_memory_never_becomes_a_checkpoint(make: Callable[..
     save(3, worker)
     assert host.finish() == []
     assert steps_in(tmp_path / "near") == [3, 1]
+
+
+def test_nor_one_at_a_place_whose_turn_comes_after_it_was_found(make: Callable[..., Host], tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    host = make(place(near), place(far))
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    first, second = stopped_writer(host, near), stopped_writer(host, far)
+    save(2, worker)
+    save(3, worker)
+    assert worker.arena is not None
+    worker.arena[5000] ^= 1
+    os.kill(first, signal.SIGCONT)
+    wait_for(lambda: host.facts(OriginPassedOver), "the state in memory to be given up")
+    assert (steps_of(host, near, SaveFailed), steps_of(host, far, SaveDurable)) == ([3], [1])
+    os.kill(second, signal.SIGCONT)
+    wait_for(lambda: 3 in steps_of(host, far, SaveDurable) + steps_of(host, far, SaveFailed), "the second place")
+    assert steps_of(host, far, SaveDurable) == [1, 2]
+    failed = host.facts(SaveFailed)[-1]
+    assert (failed.url, failed.step, failed.is_final) == (str(far), 3, True) and root_at(3) in failed.why
+    save(4, worker)
+    assert host.finish() == []
+    assert steps_in(near) == steps_in(far) == [4, 2, 1]
+
+
+def test_nor_a_last_state_that_goes_to_one_place_after_the_other(make: Callable[..., Host], tmp_path: Path) -> None:
+    near, far = tmp_path / "near", tmp_path / "far"
+    host = make(place(near, 1000), place(far, 1000))
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(1, worker)
+    host.order(f"hurry {DEADLINE_S}")
+    writer = stopped_writer(host)  # of the place to which the state of before was sent ahead
+    save(2, worker, urgency=Urgency.LAST)
+    assert worker.arena is not None
+    worker.arena[5000] ^= 1
+    os.kill(writer, signal.SIGCONT)
+    failures = host.finish()
+    assert steps_in(near) + steps_in(far) == [1]
+    assert len(failures) == 2 and all("changed in memory" in why for why in failures)
 
 
 def test_who_was_replaced_can_no_longer_save(make: Callable[..., Host], tmp_path: Path) -> None:

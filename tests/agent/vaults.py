@@ -210,12 +210,13 @@ class Host:
 # Its writer
 
 
-def writer_of(host: Host) -> int:
-    """The only child of the newest vault."""
+def writer_of(host: Host, url: str | Path = "") -> int:
+    """The only child of the newest vault that saves there, or anywhere."""
     pid = host.facts(VaultStarted)[-1].pid
 
     def find() -> list[str]:
-        return [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
+        pids = [pid for task in Path(f"/proc/{pid}/task").iterdir() for pid in (task / "children").read_text().split()]
+        return [pid for pid in pids if str(url) in Path(f"/proc/{pid}/cmdline").read_text()]
 
     (child,) = wait_for(find, "a writer")
     return int(child)
@@ -229,10 +230,10 @@ def state_of(pid: int) -> str:
         return "Z"
 
 
-def stopped_writer(host: Host) -> int:
+def stopped_writer(host: Host, url: str | Path = "") -> int:
     """Between two saves; it stands still."""
-    wait_for(lambda: host.facts(SaveDurable), "the first save")
-    pid = writer_of(host)
+    wait_for(lambda: [fact for fact in host.facts(SaveDurable) if str(url) in fact.url], "the first save")
+    pid = writer_of(host, url)
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: state_of(pid) == "T", "it to stand still")
     return pid
@@ -372,5 +373,5 @@ def save(step: int, *workers: Worker, urgency: Urgency = Urgency.DUE, version: V
         assert worker.heard(Kept).step == step
 
 
-def place(folder: Path, every: int = 1) -> Place:
-    return Place(url=str(folder), every=every, retention=Retention())
+def place(folder: Path, every: int = 1, keep_last: int | None = None) -> Place:
+    return Place(url=str(folder), every=every, retention=Retention(last=keep_last))

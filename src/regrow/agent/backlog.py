@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from regrow.agent.generation import Generation
+from regrow.agent.generation import Generation, Label
 from regrow.core.draft import Draft
 from regrow.core.saves import Urgency
 
@@ -26,10 +26,16 @@ _UNSURE_S = 4 * _STALLED_S
 class Taken(msgspec.Struct, kw_only=True):
     """One save of one place."""
 
-    draft: Draft
+    label: Label
+    """Of the generation, as it was when this was taken: another place that finds it harmed erases it there, and what is
+    written here is still held to its root."""
     generation: Generation
     urgency: Urgency
     begun_s: float
+
+    @property
+    def draft(self) -> Draft:
+        return self.label.draft
 
     @property
     def is_urgent(self) -> bool:
@@ -60,8 +66,8 @@ class Backlog:
     def newest(self) -> Taken:
         return self._taken[-1]
 
-    def take(self, draft: Draft, generation: Generation, urgency: Urgency) -> None:
-        self._taken.append(Taken(draft=draft, generation=generation, urgency=urgency, begun_s=time.monotonic()))
+    def take(self, label: Label, generation: Generation, urgency: Urgency) -> None:
+        self._taken.append(Taken(label=label, generation=generation, urgency=urgency, begun_s=time.monotonic()))
 
     def patience_s(self, taken: Taken) -> float:
         """How long it may get nothing done."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from regrow.agent.generation import Generation
+from regrow.agent.generation import Generation, Label
 from regrow.agent.tier import Tier
 from regrow.core.draft import Draft
 from regrow.core.emergency import Candidate, in_order, is_begun, is_insured, last_call_s
@@ -19,8 +19,12 @@ class _Waiting(msgspec.Struct, frozen=True):
     """A place that is to take this."""
 
     tier: Tier
-    draft: Draft
+    label: Label
     generation: Generation
+
+    @property
+    def draft(self) -> Draft:
+        return self.label.draft
 
 
 class Haste:
@@ -46,27 +50,27 @@ class Haste:
     def is_idle(self) -> bool:
         return not self._waiting and self._busy is None
 
-    def insure(self, draft: Draft, generation: Generation) -> None:
+    def insure(self, label: Label, generation: Generation) -> None:
         """What is whole now, to the fastest place that has nothing as new; if not yet, `again_s` says when."""
         self.again_s = None
         if self.by_s is None:
             return
         is_safe = any(tier.durable is not None and tier.place.outlives for tier in self._tiers)
-        for candidate in in_order(_candidate(tier, draft) for tier in self._tiers)[:1]:
+        for candidate in in_order(_candidate(tier, label.draft) for tier in self._tiers)[:1]:
             tier, now_s = self._tiers[candidate.number], time.monotonic()
-            if tier.last < draft.step and is_insured(candidate, self.by_s - now_s, is_safe):
-                tier.last = draft.step
+            if tier.last < label.draft.step and is_insured(candidate, self.by_s - now_s, is_safe):
+                tier.last = label.draft.step
                 generation.mark_taken(tier.number)
-                tier.persist(draft, generation)
+                tier.persist(label, generation)
             elif candidate.seconds is not None:
                 again_s = self.by_s - last_call_s(candidate.seconds)
                 self.again_s = again_s if again_s > now_s else None
 
-    def take(self, tiers: Sequence[Tier], draft: Draft, generation: Generation) -> None:
+    def take(self, tiers: Sequence[Tier], label: Label, generation: Generation) -> None:
         """The last state is whole."""
         for tier in tiers:
             generation.wanted.add(tier.number)
-            self._waiting.append(_Waiting(tier, draft, generation))
+            self._waiting.append(_Waiting(tier, label, generation))
         self.go_on()
 
     def go_on(self) -> None:
@@ -82,7 +86,7 @@ class Haste:
             is_safe = any(tier.durable == chosen.draft.step and tier.place.outlives for tier in self._tiers)
             if left_s > 0 and is_begun(candidate, left_s, is_safe):
                 self._busy = chosen.tier
-                chosen.tier.persist(chosen.draft, chosen.generation)
+                chosen.tier.persist(chosen.label, chosen.generation)
             else:
                 self._leave_out(chosen, candidate, left_s)
 

@@ -166,7 +166,7 @@ class Keeping:
                 tier.last = last
             urgency = Urgency.LAST if generation is newest(self.generations) else Urgency.DUE  # it may be a job's last
             for number in generation.unsettled():
-                self.tiers[number].persist(label.draft, generation, urgency)
+                self.tiers[number].persist(label, generation, urgency)
 
     # Portions
 
@@ -325,7 +325,7 @@ class Keeping:
             self._pacing.took(tier.place, gathering.begun_s)
         self._saved_term = self.term
         draft = msgspec.structs.replace(draft, step=step, term=self.term, roster=gathering.key[1])
-        self.label(generation, draft, found, gathering.key[1], tuple(tier.number for tier in takers))
+        label = self.label(generation, draft, found, gathering.key[1], tuple(tier.number for tier in takers))
         faultpoint("vault-kept", step=step)
         seconds = time.monotonic() - gathering.begun_s
         self._lost = {lost: why for lost, why in self._lost.items() if lost > step}
@@ -334,10 +334,10 @@ class Keeping:
         self._voices.agent(Held(place=MEMORY, step=step), None)
         self._has_kept = True
         if urgency is Urgency.LAST and self.haste.by_s is not None:
-            self.haste.take(takers, draft, generation)
+            self.haste.take(takers, label, generation)
         else:
             for tier in takers:
-                tier.persist(draft, generation, urgency)
+                tier.persist(label, generation, urgency)
         generation.is_busy = False
         self._voices.kept(step)
         self.provide()
@@ -349,10 +349,10 @@ class Keeping:
             tier.last = label.draft.step
             generation.mark_taken(tier.number)
         if urgency is Urgency.LAST and self.haste.by_s is not None:
-            self.haste.take(takers, label.draft, generation)
+            self.haste.take(takers, label, generation)
         else:
             for tier in takers:
-                tier.persist(label.draft, generation, urgency)
+                tier.persist(label, generation, urgency)
 
     def hurry(self, by_s: float) -> None:
         """Time is short from here on."""
@@ -370,7 +370,7 @@ class Keeping:
         generation = newest(self.generations)
         is_coming = any(self._digesting.values()) or (self._gathering is not None and self._gathering.is_last)
         if generation is not None and generation.label is not None and not is_coming:
-            self.haste.insure(generation.label.draft, generation)
+            self.haste.insure(generation.label, generation)
 
     def secure(self, is_finished: bool) -> None:
         """Nobody saves any more: what is newest in memory goes with it, unless places take it now. What was only found there
@@ -385,13 +385,17 @@ class Keeping:
             for tier in self.tiers:
                 if tier.durable != label.draft.step and tier.is_idle and not tier.failures:
                     generation.mark_taken(tier.number)
-                    tier.persist(label.draft, generation)
+                    tier.persist(label, generation)
 
-    def label(self, generation: Generation, draft: Draft, found: Digests, version: Version, takers: tuple[int, ...]) -> None:
+    def label(
+        self, generation: Generation, draft: Draft, found: Digests, version: Version, takers: tuple[int, ...]
+    ) -> Label:
         lasts = tuple(tier.last for tier in self.tiers)
         inode = generation.inode()
-        generation.write_label(Label(draft=draft, digests=found, version=version, inode=inode, lasts=lasts, takers=takers))
+        label = Label(draft=draft, digests=found, version=version, inode=inode, lasts=lasts, takers=takers)
+        generation.write_label(label)
         self._based()
+        return label
 
     def _based(self) -> None:
         if self.begins:

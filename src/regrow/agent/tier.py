@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from regrow.agent.backlog import Backlog, Taken
-from regrow.agent.generation import Generation
+from regrow.agent.generation import Generation, Label
 from regrow.agent.pacing import Pacing
 from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
@@ -86,8 +86,8 @@ class Tier:
         """Until so much would be durable, after what it is busy with; None: nothing was measured yet."""
         return None if self._bytes_per_s is None else (1 + len(self._open)) * size_bytes / self._bytes_per_s
 
-    def persist(self, draft: Draft, generation: Generation, urgency: Urgency = Urgency.LAST) -> None:
-        """Until it is durable or given up, the generation is wanted. Its label is written."""
+    def persist(self, label: Label, generation: Generation, urgency: Urgency = Urgency.LAST) -> None:
+        """What this label says lies there, whole. Until it is durable or given up, the generation is wanted."""
         if self._keeper is None:  # a place that takes nothing needs no process
             setting = Setting(
                 url=self.place.url,
@@ -97,9 +97,9 @@ class Tier:
                 faults=self._faults,
             )
             self._keeper = Keeper(setting, self._patience_s, self)
-            self._keeper.take_term(draft.term)
+            self._keeper.take_term(label.draft.term)
         generation.wanted.add(self.number)
-        self._open.take(draft, generation, urgency)
+        self._open.take(label, generation, urgency)
         self._skip()
         self._go_on()
 
@@ -138,14 +138,13 @@ class Tier:
             seconds = time.monotonic() - taken.begun_s
             self._post(lambda: self._over(taken, outcome, seconds))
 
-        label = taken.generation.label
         self._keeper.persist(
             Save(
                 draft=taken.draft,
                 arena=taken.generation,
                 copying=Copying.done(taken.draft),
                 patience_s=self._open.patience_s(taken),
-                root="" if label is None else label.root,
+                root=taken.label.root,
                 over=over,
             )
         )
