@@ -1,11 +1,13 @@
 """What a neighbour keeps of a run: within its room, under the newest claim, and no record for longer than it is needed."""
 
+import resource
+
 import msgspec
 import pytest
 import xxhash
 
 from regrow.core.checkpoint import Manifest, Pointer
-from regrow.core.errors import ConfigError, Fenced, NoRoom, StateError
+from regrow.core.errors import ConfigError, Fenced, InfraError, NoRoom, StateError
 from regrow.core.listener import Record
 from regrow.core.log import Part
 from regrow.core.neighbour_messages import LogBegun
@@ -155,6 +157,22 @@ def test_a_log_has_no_room_beyond_the_limit() -> None:
         for step in range(9):
             log(it, claim, name, entry(step), TAIL, PART)
     assert used(it) <= 20_000
+
+
+def test_room_for_a_part_that_there_is_no_memory_for_is_given_back() -> None:
+    it = shelf(4 << 20)
+    claim = it.take_over(resumes=False)
+    name = it.open_log(claim, "r0.0", "root")
+    before = used(it)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        for _ in range(3):
+            with pytest.raises(InfraError, match="no shared memory"):
+                it.begin_part(claim, name, LogBegun(size_bytes=2 << 20, part_bytes=1 << 20))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert used(it) == before
 
 
 def test_a_writer_that_expects_nothing_makes_its_own_digests() -> None:

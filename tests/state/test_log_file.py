@@ -1,5 +1,6 @@
 """Logs: killed between any two writes, or with any bit flipped, only what is whole is found in them."""
 
+import mmap
 import os
 import random
 import resource
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +117,40 @@ def test_large_parts_go_through_a_mapping_and_are_read_like_any(book: LogWriter)
     (byte,) = os.pread(book.fd, 1, held.part_at + 1_999_999)
     os.pwrite(book.fd, bytes([byte ^ 8]), held.part_at + 1_999_999)
     assert [is_sound(book.fd, each) for each in found.held] == [True, False]
+
+
+def test_on_a_kernel_with_pages_of_64_kb_large_parts_go_through_a_mapping_too(
+    book: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grain_bytes, offsets, sound = 1 << 16, list[int](), mmap.mmap
+
+    def mapped(fd: int, size_bytes: int, flags: int, offset: int) -> mmap.mmap:
+        assert offset % grain_bytes == 0
+        offsets.append(offset)
+        return sound(fd, size_bytes, flags=flags, offset=offset)
+
+    monkeypatch.setattr(mmap, "ALLOCATIONGRANULARITY", grain_bytes)
+    monkeypatch.setattr(mmap, "mmap", mapped)
+    put(book, 1, size_bytes=2_000_000)
+    put(book, 2)
+    put(book, 3, size_bytes=1_500_000)
+    found = read(book.fd)
+    assert steps(found) == [1, 2, 3] and found.damages == () and len(offsets) == 2
+    assert all(is_sound(book.fd, held) and holds_what_was_written(book.fd, held) for held in found.held)
+
+
+def test_a_large_slot_that_cannot_be_mapped_is_written_all_the_same(book: LogWriter) -> None:
+    mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes + (16 << 20), hard))
+    try:
+        book.grow(32 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert "lock:" in Path(f"/proc/self/fdinfo/{book.fd}").read_text(), "else it is taken for one whose writer is dead"
+    put(book, 1, size_bytes=2_000_000)
+    (held,) = read(book.fd).held
+    assert is_sound(book.fd, held) and holds_what_was_written(book.fd, held)
 
 
 def test_what_is_given_up_makes_room_for_what_comes(book: LogWriter) -> None:

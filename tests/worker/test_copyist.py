@@ -3,6 +3,8 @@ than was said."""
 
 import os
 import signal
+import socket
+import threading
 from collections.abc import Iterator
 
 import neighbours
@@ -11,12 +13,14 @@ import torch
 
 from regrow.core.listener import Record
 from regrow.core.log import Part
-from regrow.core.roster import Version
+from regrow.core.neighbour_messages import LogBegun, LogCounted, LogEntry
+from regrow.core.roster import Endpoint, Version
 from regrow.state.log import Entry, is_sound, read
 from regrow.state.log_filling import copied
 from regrow.state.log_writer import LogWriter
 from regrow.state.memory import bytes_of
 from regrow.state.neighbour_store import Address, fetched_logs, taken_over
+from regrow.wire.blocking import Blocking
 from regrow.worker.copyist import Copyist
 
 PATIENCE_S = 5.0
@@ -28,6 +32,11 @@ def running(monkeypatch: pytest.MonkeyPatch) -> Iterator[neighbours.Running]:
     monkeypatch.setenv("REGROW_NEIGHBOUR_TOKEN", neighbours.TOKEN_GIVEN)
     with neighbours.serving(100) as running:
         yield running
+
+
+def entry(step: int) -> Entry:
+    record = Record(step=step, attempt=Version(1, 1), digest=step, holdings=(), last=9)
+    return Entry(said=Part(record=record, stop=False, index=0, count=1), total_bytes=BYTES, start=0)
 
 
 class Desk:
@@ -47,16 +56,10 @@ class Desk:
         return self.copyist.wait()
 
     def begin(self, step: int, data: torch.Tensor) -> None:
-        record = Record(step=step, attempt=Version(1, 1), digest=step, holdings=(), last=9)
-        entry = Entry(
-            said=Part(record=record, stop=False, index=0, count=1),
-            total_bytes=BYTES,
-            start=0,
-        )
         self.copyist.begin(BYTES + 4096, BYTES)
         for start, stop in ((1 << 20, BYTES), (0, 1 << 20)):
             self.copyist.put(start, data[start:stop])
-        self.copyist.end(self.written(entry, data), b"the tail")
+        self.copyist.end(self.written(entry(step), data), b"the tail")
 
     def written(self, entry: Entry, data: torch.Tensor) -> Entry:
         """In the same pieces, as they come."""
@@ -138,3 +141,43 @@ def test_whoever_was_replaced_is_told_and_does_not_come_back(running: neighbours
     while "another `regrow run` has taken over" not in desk.write(step)[1]:
         step += 1
     assert desk.write(step + 1)[0] is None and desk.there() == [0]
+
+
+class Late(Blocking):
+    """What its peer answers comes just as it is given up."""
+
+    def __init__(self, sock: socket.socket, peer: Blocking) -> None:
+        super().__init__(sock, b"", "the neighbour")
+        self._peer = peer
+
+    def shut(self) -> None:
+        self._peer.send(LogCounted(through=1))
+        super().shut()
+
+
+def serve(copyist: Copyist, line: Blocking) -> threading.Thread:
+    """As its own thread does with a new line."""
+    copyist._line = line
+    thread = threading.Thread(target=copyist._serve, args=(line,), daemon=True)
+    thread.start()
+    return thread
+
+
+def test_an_answer_that_comes_too_late_does_not_keep_the_next_record_from_being_sent() -> None:
+    copyist = Copyist(Address(endpoint=Endpoint("127.0.0.1", 1), run="job"), "", 1, 0.0, "r0.0", "root")
+    first, second = socket.socketpair(), socket.socketpair()
+    peer = Blocking(first[1], b"", "the copyist")
+    serving = serve(copyist, Late(first[0], peer))
+    copyist.begin(BYTES + 4096, BYTES)
+    copyist.end(entry(0), b"the tail")
+    assert isinstance(peer.receive(), LogBegun) and isinstance(peer.receive(), LogEntry)
+    peer.receive_raw_into(memoryview(bytearray(len(b"the tail"))))
+    assert copyist.wait()[0] is None
+    serving.join()
+    serving = serve(copyist, Blocking(second[0], b"", "the neighbour"))
+    copyist.begin(BYTES + 4096, BYTES)
+    assert isinstance(Blocking(second[1], b"", "the copyist").receive(PATIENCE_S), LogBegun)
+    copyist._give_up("the test is over")
+    serving.join()
+    for sock in (*first, *second):
+        sock.close()

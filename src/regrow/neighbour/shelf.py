@@ -14,7 +14,7 @@ from collections.abc import Callable
 import msgspec
 
 from regrow.core.checkpoint import Manifest, Pointer
-from regrow.core.errors import ConfigError, Fenced
+from regrow.core.errors import ConfigError, Fenced, InfraError
 from regrow.core.neighbour import Count, fenced
 from regrow.core.neighbour_messages import Done, LogBegun
 from regrow.core.roster import NO_VERSION
@@ -144,9 +144,13 @@ class Shelf:
         with self._lock:
             self.enter(claim)
             writer = self._logs[name]
-            if not writer.count_free(begun.size_bytes):
-                self._room.take(begun.size_bytes)
-        return writer.begin(begun.size_bytes, begun.part_bytes)
+            taken_bytes = 0 if writer.count_free(begun.size_bytes) else begun.size_bytes
+            self._room.take(taken_bytes)
+        try:
+            return writer.begin(begun.size_bytes, begun.part_bytes)
+        except InfraError:  # no slot was made
+            self._room.give(taken_bytes)
+            raise
 
     def keep_part(self, claim: int, name: str, filling: Filling, entry: Entry, tail: memoryview) -> int:
         """How far the records lead from here on. StateError where what came is not what the entry says."""

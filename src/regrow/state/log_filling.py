@@ -3,7 +3,6 @@
 Nothing of it counts before `LogWriter.keep`. A piece that comes again takes the place of the one before.
 """
 
-import mmap
 from collections.abc import Callable
 
 import msgspec
@@ -33,13 +32,13 @@ class Slot(msgspec.Struct, frozen=True):
 class Filling:
     """Made by `LogWriter.begin`. One thread at a time."""
 
-    def __init__(self, fd: int, slot: Slot, part_bytes: int, rest_bytes: int, mapped: mmap.mmap | None) -> None:
+    def __init__(self, fd: int, slot: Slot, part_bytes: int, rest_bytes: int, mapped: memoryview | None) -> None:
         self.slot = slot
         self.part_bytes = part_bytes
         self.rest_bytes = rest_bytes
         """That was asked for behind the part."""
         self._fd = fd
-        self._mapped = None if mapped is None else memoryview(mapped)
+        self._mapped = mapped
         self._pieces: dict[int, Piece] = {}
         """By their places in the part."""
 

@@ -92,8 +92,8 @@ class LogWriter:
         fcntl.lockf(fd, fcntl.LOCK_EX)
         log.write_head(fd, head)
         self._slots = _Slots()
-        self._mapped: dict[int, mmap.mmap] = {}
-        """Large slots, by their places."""
+        self._mapped: dict[int, memoryview] = {}
+        """Large slots, by their places, as far as the kernel maps them."""
         self._size_bytes = PAGE_BYTES
         self._lock = threading.Lock()
         """Guards the slots."""
@@ -227,12 +227,22 @@ class LogWriter:
                 "more often (--memory-every)"
             ) from error
         if hollow is None:
-            if wanted >= _MAPPED_BYTES:  # its pages are at hand from here on
-                self._mapped[at] = mmap.mmap(self.fd, wanted, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=at)
+            if wanted >= _MAPPED_BYTES:
+                self._map(at, wanted)
             log.write_frame(self.fd, self.head, at, wanted)
             self._size_bytes = at + wanted
         with self._lock:
             self._slots.made(Slot(at, wanted))
+
+    def _map(self, at: int, size_bytes: int) -> None:
+        """Its pages are at hand from here on. One that cannot be mapped (vm.max_map_count) is written as small ones are."""
+        before = at % mmap.ALLOCATIONGRANULARITY  # a kernel's pages may be larger than the log's
+        try:
+            mapped = mmap.mmap(self.fd, before + size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=at - before)
+        except OSError:
+            fcntl.lockf(self.fd, fcntl.LOCK_EX)  # Python has closed a descriptor of its own again: with it went the lock
+        else:
+            self._mapped[at] = memoryview(mapped)[before:]
 
 
 def is_written(fd: int) -> bool:

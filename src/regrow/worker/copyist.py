@@ -162,8 +162,9 @@ class Copyist:
             counted = heard(line, LogCounted)
             self._backoff = Backoff()
             with self._changed:
-                self._open, self._through = self._open - 1, counted.through
-                self._changed.notify_all()
+                if self._line is line:  # else it was given up: what is open now is of another record
+                    self._open, self._through = self._open - 1, counted.through
+                    self._changed.notify_all()
 
     def _give_up(self, why: str) -> None:
         """From any thread."""
