@@ -12,6 +12,7 @@ import pytest
 import torch
 from collectives.ranks import Ranks
 from saving import digest
+from shelf import Moving
 
 from regrow.core.checkpoint import CHUNK_BYTES, Manifest
 from regrow.core.errors import RegrowError
@@ -34,11 +35,17 @@ class Restored(msgspec.Struct, frozen=True):
 
 
 def restoring(
-    folder: Path, world: int, faults: dict[int, str] | None = None, save: bool = False, harm: bool = False
+    folder: Path,
+    world: int,
+    faults: dict[int, str] | None = None,
+    save: bool = False,
+    harm: bool = False,
+    moves: bool = False,
 ) -> Ranks:
-    """Ranks that restore, after rank 0 has saved what they have, if so, and a bit has flipped in its copy of that."""
+    """Ranks that restore, after rank 0 has saved what they have, if so, and a bit has flipped in its copy of that.
+    `moves`: what they read is removed for a newer one, once rank 0 looks at it."""
     meeting = folder.with_name(f"meeting-{next(_numbers)}").as_uri()
-    return Ranks(world, _restores, folder, meeting, faults or {}, save, harm)
+    return Ranks(world, _restores, folder, meeting, faults or {}, save, harm, moves)
 
 
 def _restores(
@@ -51,12 +58,15 @@ def _restores(
     faults: dict[int, str],
     save: bool,
     harm: bool,
+    moves: bool,
 ) -> None:
     """Goes on after an error until the test is through: no other rank learns of it from the end of this process."""
     warnings.simplefilter("ignore")
     torch.distributed.init_process_group("gloo", init_method=meeting, rank=rank, world_size=world)
     objects: dict[str, object] = {"model": model(rank)}
     checkpointer = Checkpointer(folder, shard_mb=24, _faults=faults.get(rank, ""))
+    if moves and rank == 0:
+        checkpointer._store = Moving(folder, ".safetensors")
     if save:
         checkpointer.save(3, **objects)
         checkpointer.wait()
@@ -104,6 +114,17 @@ def manifests(folder: Path) -> list[tuple[Path, Manifest]]:
     return [(folder / pointer.folder, archive.manifest(pointer)) for pointer in archive.pointers()[0]]
 
 
+def harmed(folder: Path) -> Path:
+    """A bit has flipped in what the second rank reads of the newest checkpoint: in which file."""
+    newest, manifest = manifests(folder)[0]
+    stretch = stretches(manifest)[1]
+    file = newest / manifest.shards[stretch.shard].file
+    data = bytearray(file.read_bytes())
+    data[stretch.start + stretch.size_bytes // 2] ^= 1
+    file.write_bytes(data)
+    return file
+
+
 def size_bytes(manifest: Manifest) -> int:
     return sum(shard.size_bytes for shard in manifest.shards)
 
@@ -124,19 +145,32 @@ def test_each_byte_is_read_once_by_one_rank_and_passed_on(saved: dict[int, str],
 def test_damage_that_one_rank_sees_takes_all_to_the_checkpoint_before(
     saved: dict[int, str], tmp_path: Path, world: int
 ) -> None:
-    folder, manifest = manifests(tmp_path / "run")[0]
-    stretch = stretches(manifest)[1]
-    harmed = folder / manifest.shards[stretch.shard].file
-    data = bytearray(harmed.read_bytes())
-    data[stretch.start + stretch.size_bytes // 2] ^= 1
-    harmed.write_bytes(data)
+    file = harmed(tmp_path / "run")
     with restoring(tmp_path / "run", world) as ranks:
         said = heard(ranks)
     assert [(one.step, one.digest) for one in said] == [(1, saved[1])] * world
     for rank, one in enumerate(said):
         (failure,) = one.report.failures
         assert failure.endswith("taking the checkpoint before it")
-        assert (f"{harmed} is damaged between byte" if rank == 1 else "rank 1 cannot read it") in failure
+        assert (f"{file} is damaged between byte" if rank == 1 else "rank 1 cannot read it") in failure
+
+
+def test_one_of_something_else_behind_a_damaged_one_is_no_clean_refusal_in_any_rank(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "run", shard_mb=24) as checkpointer:
+        checkpointer.save(1, other=model(1))
+        checkpointer.save(2, model=model(2))
+    harmed(tmp_path / "run")
+    with restoring(tmp_path / "run", 2) as ranks:
+        for said in heard(ranks):
+            assert said.startswith("StateError: ") and "the objects may hold parts of step 2: do not train on" in said
+
+
+def test_what_is_removed_while_all_restore_is_no_damage_and_all_take_the_newer_one(
+    saved: dict[int, str], tmp_path: Path
+) -> None:
+    Moving.put_off(tmp_path / "run")
+    with restoring(tmp_path / "run", 2, moves=True) as ranks:
+        assert [(one.step, one.digest) for one in heard(ranks)] == [(2, saved[2])] * 2
 
 
 def test_a_file_that_is_missing_takes_all_to_the_checkpoint_before(saved: dict[int, str], tmp_path: Path) -> None:

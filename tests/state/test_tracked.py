@@ -160,6 +160,10 @@ def test_the_digest_sees_every_kind_of_change_and_no_order() -> None:
         ({"a": numpy.int64(3)}, r"box\.a"),
         ({"a": torch.eye(2).to_sparse()}, r"box\.a"),
         ({"a": numpy.array(["x"])}, r"box\.a"),
+        ({"a": numpy.arange(3)[::-1]}, r"box\.a"),
+        ({"a": numpy.arange(3, dtype=">i4")}, r"box\.a"),
+        ({"a": torch.ones(2, dtype=torch.complex64).conj()}, r"box\.a is a view that is conjugated"),
+        ({"a": torch.ones(2, dtype=torch.complex64).conj().imag}, r"box\.a is a view that is conjugated"),
         ({"a": lambda: 0}, r"box\.a"),
     ],
 )

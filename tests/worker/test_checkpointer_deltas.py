@@ -1,6 +1,7 @@
 """A Checkpointer whose checkpoints are deltas where they can be, with a real writer."""
 
 import json
+import sys
 import warnings
 from pathlib import Path
 
@@ -95,6 +96,21 @@ def test_a_harmed_link_is_told_and_the_newest_that_does_not_need_it_is_taken(tmp
     assert other.weights() == seen[3]
     said = [str(warning.message) for warning in told if str(file) in str(warning.message)]
     assert len(said) == 1 and "taking the checkpoint before it" in said[0], "steps 5 and 4 are harmed alike: told once"
+
+
+@pytest.mark.parametrize("settings", [{"delta": 3}, {"moments": "int8"}])
+def test_without_the_packages_a_restore_is_refused_before_anything_is_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object]
+) -> None:
+    train(tmp_path, 2, **settings)
+    other = Training()
+    before = other.weights()
+    monkeypatch.delitem(sys.modules, "regrow.state.planes", raising=False)
+    monkeypatch.delattr("regrow.state.planes", raising=False)
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with Checkpointer(tmp_path) as checkpointer, pytest.raises(ConfigError, match=r"needs .* pip install 'regrow\[delta\]'"):
+        checkpointer.restore(**other.objects())
+    assert other.weights() == before
 
 
 @pytest.mark.parametrize("point", ["save-shard", "save-manifest", "save-pointer", "save-done"])

@@ -59,7 +59,7 @@ def _walk(value: object, path: str, flat: Flat) -> Json:
     if type(value).__module__ == "numpy" and type(value).__name__ == "ndarray":
         try:
             return _leaf("array", torch.from_numpy(value), path, flat)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise ConfigError(f"{path} is a numpy array of a kind torch cannot hold ({error}): convert it") from error
     raise ConfigError(
         f"{path} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be tracked: convert it in the "
@@ -70,6 +70,11 @@ def _walk(value: object, path: str, flat: Flat) -> Json:
 def _leaf(kind: str, tensor: torch.Tensor, path: str, flat: Flat) -> Json:
     if tensor.layout is not torch.strided:
         raise ConfigError(f"{path} is a {tensor.layout} tensor, which cannot be tracked: use a dense one")
+    if tensor.is_conj() or tensor.is_neg():
+        raise ConfigError(
+            f"{path} is a view that is conjugated or negated when read, which cannot be tracked: its bytes are not its "
+            "numbers; use .resolve_conj().resolve_neg()"
+        )
     flat.tensors.append(tensor.detach())
     flat.paths.append(path)
     return [kind, [len(flat.tensors) - 1, _dtype_name(tensor.dtype), list(tensor.shape)]]

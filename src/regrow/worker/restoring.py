@@ -2,26 +2,28 @@
 
 It comes from the nearest place: the memory of a process that saved it, and the store for what is harmed there.
 Several ranks read it once among them (`passing`). A checkpoint of other objects or of another model is refused before a byte
-is overwritten. A damaged one is told, and the one before it is taken: by all ranks, also where only one of them found the
-damage.
+is overwritten; once parts of a damaged one may be in the objects, that is said instead. A damaged one is told, and the one
+before it is taken: by all ranks, also where only one of them found the damage. Where none is left, those are taken that were
+completed meanwhile: whoever saves them removes the ones before.
 """
 
 import enum
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import TypeVar
 
 import msgspec
 import torch
 
-from regrow.core.checkpoint import Manifest, Pointer
+from regrow.core.checkpoint import PLAIN, Manifest, Pointer
 from regrow.core.errors import ConfigError, PeerError, StateError
 from regrow.core.inexact import Inexact
 from regrow.core.records import Served
 from regrow.core.skeleton import Json, tensors
 from regrow.shell.faultpoint import faultpoint
 from regrow.state.archive import Archive
+from regrow.state.chain import need_packages
 from regrow.state.exact import exact, read_exact
 from regrow.state.memory import bytes_of
 from regrow.state.mending import Copy, MendingReader
@@ -34,6 +36,10 @@ from regrow.worker.recollection import Recollection
 _NOTHING = -1
 _LOST = -2
 """There are checkpoints, and all are damaged."""
+_AGAIN = -3
+"""Others may have come meanwhile."""
+_LISTINGS = 5
+"""Whoever saves faster than this reads would keep it busy forever."""
 _EXTRA = "_extra_state"
 """What a module keeps under a key that ends like this is its own affair."""
 _LATER_KEYS = {"initial_lr"}
@@ -64,27 +70,55 @@ def restore(
     archive: Archive, tracked: Tracked, ranks: Ranks, near: Recollection | None, warn: Callable[[str], None]
 ) -> Restored | None:
     """What was restored; None when there is no checkpoint. `near`: what this process has in memory of one of them."""
-    pointers, damages = _together(ranks, archive.pointers)
-    for damage in damages:
-        warn(damage)
-    by_number = {pointer.number: pointer for pointer in pointers}
-    end = _LOST if damages or pointers else _NOTHING
-    candidates = iter(by_number)
-    while (number := ranks.agreed(next(candidates, end))) >= 0:
-        try:
-            return _Try(archive, tracked, ranks, near, warn).restored(by_number.get(number), number)
-        except _Damaged as damage:
-            warn(f"{damage}; taking the checkpoint before it")
-    if number == _NOTHING:
-        return None
+    tries = _Tries(archive, tracked, ranks, near, warn)
+    try:
+        for number, pointer in _offered(archive, ranks, warn):
+            try:
+                return tries.restored(pointer, number)
+            except _Damaged as damage:
+                warn(f"{damage}; taking the checkpoint before it")
+    except ConfigError as error:
+        if not tries.begun:
+            raise
+        parts = ", ".join(f"step {step}" for step in tries.begun)
+        raise StateError(f"{error}; and the objects may hold parts of {parts}: do not train on with these") from error
+    return None
+
+
+def _offered(archive: Archive, ranks: Ranks, warn: Callable[[str], None]) -> Iterator[tuple[int, Pointer | None]]:
+    """The same checkpoints in all ranks, newest first, and then what came meanwhile. StateError when there are no more;
+    nothing at all where there never was one. None: this rank has no whole pointer of that number."""
+    told: set[str] = set()
+    highest = 0
+    for listing in range(_LISTINGS):
+        pointers, damages = _together(ranks, archive.pointers)
+        for damage in damages:
+            if damage not in told:
+                warn(damage)
+        told.update(damages)
+        by_number = {pointer.number: pointer for pointer in pointers}
+        newer = [each for each in by_number if each > highest]
+        if highest and newer:
+            warn(f"{archive.store.url} has newer checkpoints by now, for which those may have been removed: taking these")
+        highest = max([highest, *newer])
+        # One listing without any proves nothing: all that had names may have been removed before they were read.
+        end = _AGAIN if newer or listing == 0 else _LOST if highest or told else _NOTHING
+        candidates = iter(newer)
+        while (number := ranks.agreed(next(candidates, end))) >= 0:
+            yield number, by_number.get(number)
+        if number == _NOTHING:
+            return
+        if number == _LOST:
+            break
+    why = "are damaged" if number == _LOST else "were gone before they were read: let whoever saves them keep more"
     raise StateError(
-        f"all checkpoints in {archive.store.url} are damaged, and the objects may hold parts of them: do not train on with "
-        "these; the warnings name the files"
+        f"all checkpoints in {archive.store.url} {why}, and the objects may hold parts of them: do not train on with these; "
+        "the warnings name the files"
     )
 
 
-class _Try:
-    """To restore one checkpoint: by every rank, or _Damaged in every rank."""
+class _Tries:
+    """To restore one checkpoint after the other: each by every rank, or _Damaged in every rank."""
 
     def __init__(
         self, archive: Archive, tracked: Tracked, ranks: Ranks, near: Recollection | None, warn: Callable[[str], None]
@@ -94,6 +128,8 @@ class _Try:
         self._ranks = ranks
         self._near = near
         self._warn = warn
+        self.begun: list[int] = []
+        """Steps of which the objects may hold parts; the same in all ranks."""
 
     def restored(self, pointer: Pointer | None, number: int) -> Restored:
         known, manifest = _together(self._ranks, lambda: self._learned(pointer, number), damage=StateError)
@@ -109,6 +145,8 @@ class _Try:
         manifest = self._archive.manifest(pointer)
         if (words := difference(exact(manifest)[0], self._tracked)) is not None:
             raise ConfigError(f"{url}/{pointer.folder} is of something else: {words}")
+        if manifest.version > PLAIN:
+            need_packages(f"{url}/{pointer.folder}")
         return pointer, manifest
 
     def _from(self, pointer: Pointer, manifest: Manifest, near: Recollection | None, reading: tuple[int, ...]) -> Restored:
@@ -143,6 +181,7 @@ class _Try:
                 passed_bytes = read_together(manifest, readers(tally), views, self._ranks, reading)
             return places
 
+        self.begun.append(pointer.step)
         try:
             places = _together(self._ranks, read, damage=StateError)
         finally:
