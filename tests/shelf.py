@@ -3,6 +3,7 @@
 import mmap
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,10 +11,12 @@ import torch
 from regrow.core.checkpoint import Manifest, Pointer
 from regrow.core.delta import Cost
 from regrow.core.draft import Draft, draft
-from regrow.core.errors import NoRoom, StateError
+from regrow.core.errors import InfraError, NoRoom, StateError
+from regrow.core.retention import Retention
 from regrow.state.archive import Archive
 from regrow.state.chaining import Chaining
 from regrow.state.exact import exact, read_exact
+from regrow.state.local_store import LocalStore
 from regrow.state.memory import bytes_of, plain
 from regrow.state.store import Store
 from regrow.state.tree import flatten, leaves, unflatten
@@ -129,6 +132,38 @@ class Interposed:
         return getattr(self._store, name)
 
 
+class Moving:
+    """A folder in which a saver completes the next checkpoint, and removes all others, whenever such a file is looked at."""
+
+    def __init__(self, folder: Path, looked_at: str) -> None:
+        self._folder, self._looked_at = folder, looked_at
+        self._store = LocalStore(folder)
+        self.url = self._store.url
+
+    @staticmethod
+    def put_off(folder: Path) -> None:
+        """All checkpoints but the first are still to be completed."""
+        for pointer in sorted((folder / "pointers").iterdir())[1:]:
+            pointer.rename(folder / pointer.name)
+
+    def read(self, path: str) -> bytes | None:
+        self._move_on(path)
+        return self._store.read(path)
+
+    def size_bytes(self, path: str) -> int | None:
+        self._move_on(path)
+        return self._store.size_bytes(path)
+
+    def _move_on(self, path: str) -> None:
+        later = sorted(self._folder.glob("*.json"))
+        if self._looked_at in path and later:
+            later[0].rename(self._folder / "pointers" / later[0].name)
+            Archive(self._store).prune(Retention(last=1))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
 class Refusing(Shelf):
     """Full after so many bytes."""
 
@@ -141,6 +176,19 @@ class Refusing(Shelf):
         if sum(map(len, self.files.values())) + len(data) > self._room_bytes:
             raise NoRoom(f"{self.url}/{path}: no room for {len(data)} bytes")
         super().put(path, [memoryview(data)])
+
+
+class Clinging(Shelf):
+    """Some of it cannot be removed."""
+
+    def __init__(self, files: dict[str, bytes], held: Iterable[str]) -> None:
+        super().__init__(files)
+        self.held = set(held)
+
+    def remove(self, path: str) -> None:
+        if path in self.held:
+            raise InfraError(f"{self.url}/{path} is locked")
+        super().remove(path)
 
 
 # Checkpoints

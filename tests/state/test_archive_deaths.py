@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from mounts import IMAGE_OPTIONS, image, mounted
 from saver import SHARDS
-from shelf import Dead, Interposed, Mortal, Refusing, Shelf, drafted, load, newest, same, save, small
+from shelf import Clinging, Dead, Interposed, Mortal, Refusing, Shelf, drafted, load, newest, same, save, small
 
 from regrow.core.checkpoint import Pointer
 from regrow.core.errors import Fenced, InfraError, StateError
@@ -459,6 +459,23 @@ def test_whoever_dies_while_removing_leaves_whole_checkpoints_and_what_sweep_rem
         archive.sweep()
         assert is_clean(archive) and len(folders(shelf)) == 1
     assert at == 7, "three pointers, three folders"
+
+
+def test_what_cannot_be_removed_keeps_no_other_and_is_told() -> None:
+    whole = aged(5)
+    pointers, _ = Archive(whole).pointers()
+    shelf = Clinging(whole.files, ["pointers/000000000001.json", pointers[3].folder])  # of steps 1 and 2
+    archive = Archive(shelf)
+    for _ in range(2):
+        with pytest.raises(InfraError, match=r"000000000001\.json is locked"):
+            archive.prune(Retention(last=1))
+        assert [pointer.step for pointer in archive.pointers()[0]] == [5, 1]
+        assert all(archive.verify(pointer) == [] for pointer in archive.pointers()[0])
+        assert sorted(folders(shelf)) == sorted(pointers[number].folder for number in (0, 3, 4))
+    shelf.held.clear()
+    archive.prune(Retention(last=1))
+    archive.sweep()
+    assert is_clean(archive) and len(folders(shelf)) == 1
 
 
 def test_nothing_is_removed_in_favour_of_what_is_not_there() -> None:

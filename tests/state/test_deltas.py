@@ -10,10 +10,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from shelf import Chained, Dead, Interposed, Mortal, Shelf, depth, load, newest, same, save
+from shelf import Chained, Clinging, Dead, Interposed, Mortal, Shelf, depth, load, newest, same, save
 
 from regrow.core.checkpoint import CHUNK_BYTES, Pointer
-from regrow.core.errors import ConfigError, StateError
+from regrow.core.errors import ConfigError, InfraError, StateError
 from regrow.core.retention import Retention
 from regrow.state.archive import Archive
 from regrow.state.planes import decoded, encoded
@@ -355,6 +355,22 @@ def test_whoever_dies_while_removing_leaves_no_delta_without_its_base() -> None:
         archive = Archive(shelf)
         assert all(archive.verify(pointer) == [] for pointer in archive.pointers()[0])
     assert at == 13, "six pointers, six folders"
+
+
+@pytest.mark.parametrize(("held", "left"), [(1, [1]), (2, [2, 1]), (3, [3, 2, 1]), (5, [5, 4])])
+def test_a_delta_that_cannot_be_removed_keeps_what_it_is_built_on_and_no_other(held: int, left: list[int]) -> None:
+    whole = Shelf()
+    chain(whole, 8, limit=2)  # whole: 1, 4, 7
+    shelf = Clinging(whole.files, [f"pointers/{held:012d}.json"])
+    archive = Archive(shelf)
+    for _ in range(2):
+        with pytest.raises(InfraError, match="is locked"):
+            archive.prune(Retention(last=1))
+        assert [pointer.step for pointer in archive.pointers()[0]] == [8, 7, *left]
+        assert all(archive.verify(pointer) == [] for pointer in archive.pointers()[0])
+    shelf.held.clear()
+    archive.prune(Retention(last=1))
+    assert [pointer.step for pointer in archive.pointers()[0]] == [8, 7] and len(shelf.names()) == 1 + 2
 
 
 def test_nothing_is_removed_in_favour_of_a_delta_whose_chain_is_broken() -> None:

@@ -17,6 +17,7 @@ import numpy
 import pytest
 import torch
 import xxhash
+from shelf import Moving
 
 import regrow
 from regrow.core.errors import ConfigError, InfraError, StateError
@@ -26,6 +27,7 @@ from regrow.state.stores import open_store
 from regrow.state.tracked import Tracked
 from regrow.worker.checkpointer import Checkpointer
 from regrow.worker.recollection import Recollection
+from regrow.worker.restoring import _LISTINGS
 
 DEADLINE_S = 60.0
 WRITING = ("save-shard", "save-manifest", "save-pointer", "save-done")
@@ -319,6 +321,60 @@ def test_a_checkpoint_of_something_else_is_refused_before_anything_is_overwritte
     assert tracked.digest() == before
 
 
+def test_one_of_something_else_behind_a_damaged_one_is_no_clean_refusal(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    """Whoever takes a ConfigError for a fresh start would train on what is half overwritten."""
+    setup, checkpointer = Setup(width=100_000), make()
+    checkpointer.save(1, model=setup.model)
+    setup.step(1)
+    checkpointer.save(2, model=setup.model, optimizer=setup.optimizer)
+    checkpointer.close()
+    flip(next((tmp_path / "run").glob("step-000000000002-*/shard-*")), -100)
+    other = Setup(width=100_000)
+    before = other.digest()
+    with (
+        pytest.warns(RuntimeWarning, match="taking the checkpoint before it"),
+        pytest.raises(StateError, match="the objects may hold parts of step 2: do not train on"),
+    ):
+        make().restore(model=other.model, optimizer=other.optimizer)
+    assert other.digest() != before
+
+
+@pytest.mark.parametrize("looked_at", ["pointers/", "manifest.json", ".safetensors"])
+def test_what_is_removed_while_it_is_restored_is_no_damage_and_the_newer_one_is_taken(
+    make: Callable[..., Checkpointer], tmp_path: Path, looked_at: str
+) -> None:
+    setup, checkpointer = Setup(), make()
+    digests = saved_twice(setup, checkpointer)
+    checkpointer.close()
+    setup.step(3)
+    Moving.put_off(tmp_path / "run")
+    evaluator = make(writes=False)
+    evaluator._store = Moving(tmp_path / "run", looked_at)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert evaluator.restore(**setup.objects()) == 2
+    assert setup.digest() == digests[2] and steps_in(tmp_path / "run") == [2]
+
+
+def test_a_saver_that_is_always_faster_does_not_keep_a_restore_busy_forever(
+    make: Callable[..., Checkpointer], tmp_path: Path
+) -> None:
+    setup, checkpointer = Setup(), make()
+    for step in range(_LISTINGS + 1):
+        checkpointer.save(step, **setup.objects())
+    checkpointer.close()
+    Moving.put_off(tmp_path / "run")
+    evaluator = make(writes=False)
+    evaluator._store = Moving(tmp_path / "run", ".safetensors")
+    with warnings.catch_warnings(), pytest.raises(StateError, match="were gone before they were read: let whoever saves"):
+        warnings.simplefilter("ignore")
+        evaluator.restore(**setup.objects())
+    assert steps_in(tmp_path / "run") == [_LISTINGS]
+    assert "has newer checkpoints by now" in evaluator.report().failures[1]
+
+
 # The nearest copy
 
 
@@ -551,6 +607,54 @@ def test_a_save_during_which_something_changed_is_void_and_the_next_is_not(make:
     checkpointer.wait()
     assert checkpointer.restore(**setup.objects()) == 3
     assert setup.digest() == expected
+
+
+# Removing, at the end
+
+
+def test_what_cannot_be_removed_after_the_last_save_is_told_at_the_end(make: Callable[..., Checkpointer]) -> None:
+    setup, checkpointer = Setup(), make(keep_last=1, _faults="writer:save-prune:step=1:raise")
+    saved_twice(setup, checkpointer)
+    with pytest.warns(RuntimeWarning, match="an old checkpoint cannot be removed: fault injected at save-prune"):
+        checkpointer.close()
+    assert len(checkpointer.report().failures) == 1
+
+
+def test_a_removal_that_takes_long_is_waited_for_at_the_end(
+    make: Callable[..., Checkpointer], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each of six takes a second more than it would: after a fault that stops it the writer waits so long."""
+    setup, keeping = Setup(), make()
+    for step in range(1, 7):
+        keeping.save(step, **setup.objects())
+    keeping.close()
+    checkpointer = make(keep_last=1, _faults=",".join(f"writer:save-prune:nth={n}:SIGSTOP" for n in range(1, 7)))
+    checkpointer.save(7, **setup.objects())
+    checkpointer.wait()
+    pid = writer(checkpointer)
+    assert pid is not None
+
+    def wake() -> None:
+        with contextlib.suppress(ProcessLookupError, FileNotFoundError):
+            while True:
+                wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "TZ")
+                os.kill(pid, signal.SIGCONT)
+
+    thread = threading.Thread(target=wake)
+    thread.start()
+    checkpointer.close()
+    thread.join()
+    assert steps_in(tmp_path / "run") == [7] and checkpointer.report().failures == ()
+    assert len(list((tmp_path / "run").glob("step-*"))) == 1
+    assert "the writer has not ended after 2 s: old checkpoints are removed" in capfd.readouterr().err
+
+
+def test_a_writer_that_does_nothing_holds_up_no_end(make: Callable[..., Checkpointer]) -> None:
+    checkpointer = make()
+    pid = stopped(checkpointer, Setup())
+    begun_s = time.monotonic()
+    checkpointer.close()
+    assert time.monotonic() < begun_s + 10.0 and not Path(f"/proc/{pid}").exists()
 
 
 # What is left behind

@@ -62,7 +62,7 @@ _LAST_RETRY_S = 15.0
 _SAID_S = 0.2
 """Blocks come by the thousand, and nobody hears of them while the copy is being made."""
 _REMOVING_S = 1.0
-"""And nobody hears of this before the next save."""
+"""And nobody hears of this before the next save, or the end."""
 
 
 def main(arguments: list[str]) -> None:

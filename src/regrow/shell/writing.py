@@ -2,7 +2,8 @@
 
 The training process sends one `Persist` at a time, with the arena's descriptor, and `Copied` as its copy goes on, until that
 is whole or `Void`. It sends no other before the writer has said `Persisted` of it, or a `Failed` that is final. Whoever
-wants a writer to stop closes the connection, or kills it: what it has not finished does not exist.
+wants a writer to stop closes the connection, or kills it: what it has not finished does not exist. Whoever wants nothing
+more of it shuts the sending side: it ends once it has removed what its last save made superfluous, or said why it could not.
 """
 
 import msgspec
@@ -74,7 +75,7 @@ class Persisted(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Removing(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Said now and then while old checkpoints are removed: the next save may wait for that."""
+    """Said now and then while old checkpoints are removed: the next save may wait for that, and so may the end."""
 
 
 class Unpruned(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -323,30 +323,48 @@ class Archive:
 
     def prune(self, retention: Retention, told: Told = untold) -> tuple[Pointer, ...]:
         """Remove what need not be kept, the oldest first; what was removed. The pointer goes before its folder: whoever dies
-        in between leaves what `sweep` finds. `told` hears of each that was looked at, or removed."""
-        gone = self.doomed(retention, told)
-        for pointer in gone:
-            faultpoint("save-prune", step=pointer.step)
-            self._pointers.remove(pointer.number)
-            self.store.remove(pointer.folder)
-            told(pointer.size_bytes)
+        in between leaves what `sweep` finds. One that cannot be removed keeps none but those it is built on; the first
+        refusal is raised at the end. `told` hears of each that was looked at, or tried."""
+        gone, bases = self._doomed(retention, told)
+        needed: set[str | None] = set()
+        refused: InfraError | None = None
+        for pointer in gone:  # a delta comes before what it is built on
+            stays = True
+            if pointer.folder not in needed:
+                faultpoint("save-prune", step=pointer.step)
+                try:
+                    self._pointers.remove(pointer.number)
+                    stays = False  # it counts no more, whatever becomes of its files
+                    self.store.remove(pointer.folder)
+                except InfraError as error:
+                    refused = refused or error
+                told(pointer.size_bytes)
+            if stays:
+                needed.add(bases.get(pointer.folder))
+        if refused is not None:
+            raise refused
         return gone
 
     def doomed(self, retention: Retention, told: Told = untold) -> tuple[Pointer, ...]:
         """What `prune` would remove. A checkpoint with files missing is no reason to remove another, and stays; so does what
         a delta that is kept is built on."""
+        gone, _ = self._doomed(retention, told)
+        return gone
+
+    def _doomed(self, retention: Retention, told: Told) -> tuple[tuple[Pointer, ...], dict[str, str]]:
+        """And of each delta there, by folder, what it is built on."""
         if retention == Retention():
-            return ()
+            return (), {}
         pointers, _ = self.pointers()
         if not doomed(pointers, retention):
-            return ()
+            return (), {}
         there: dict[str, Manifest] = {}
         for pointer in pointers:
             if (manifest := self._there(pointer)) is not None:
                 there[pointer.folder] = manifest
             told(pointer.size_bytes)
         bases = {folder: delta.base for folder, each in there.items() if isinstance(delta := each.delta, Delta)}
-        return doomed([pointer for pointer in pointers if stands(pointer.folder, there, bases)], retention, bases)
+        return doomed([pointer for pointer in pointers if stands(pointer.folder, there, bases)], retention, bases), bases
 
     def _there(self, pointer: Pointer) -> Manifest | None:
         """None where its manifest is not whole or a file has not its size: what can be told without reading them."""

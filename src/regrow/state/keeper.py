@@ -42,6 +42,7 @@ from regrow.wire.handover import Handover
 _LIVES = 10
 """So many writers may die over one save."""
 _FAREWELL_S = 5.0
+"""A writer that is to end, and does not say that it still removes something, has so long."""
 _LOOK_S = 0.5
 """So often the keeper looks whether its save is still wanted."""
 
@@ -126,10 +127,11 @@ class Keeper:
         """While no save is open: of all that come."""
         self._term = term
 
-    def close(self) -> None:
-        """Once no save is open."""
+    def close(self, timeout_s: float | None = None) -> bool:
+        """Once no save is open: ends the writer, which first removes what is to go. False: not in this time; ask again."""
         self._saves.put(None)
-        self._thread.join()
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
 
     def let_go(self) -> None:
         """In a forked child: the writer ends when its connection does."""
@@ -256,12 +258,29 @@ class Keeper:
     def _dismiss(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
+            writer.line.shut_sending()
+            end_s = self._hear_out(writer.line)
             writer.line.close()
             try:
-                writer.process.wait(_FAREWELL_S)
+                writer.process.wait(max(0.0, end_s - time.monotonic()))
             except subprocess.TimeoutExpired:
                 writer.process.kill()
                 writer.process.wait()
+
+    def _hear_out(self, line: Handover) -> float:
+        """What the writer says after its last save, until it ends; when it must have."""
+        self._ledger.under_way = "old checkpoints are removed"
+        end_s = time.monotonic() + _FAREWELL_S
+        with contextlib.suppress(PeerError):
+            while (payload := line.receive(max(0.0, end_s - time.monotonic()))) is not None:
+                match msgspec.json.decode(payload, type=FromWriter):
+                    case Removing():
+                        end_s = time.monotonic() + _FAREWELL_S
+                    case Unpruned(why=why) | Undone(why=why):
+                        self._ledger.noticed(why)
+                    case _:
+                        break  # of a save that nobody waits for
+        return end_s
 
 
 class _Ready(msgspec.Struct, frozen=True):

@@ -63,6 +63,11 @@ class Handover:
         """Of the message that was received last."""
         return self._fds.popleft()
 
+    def shut_sending(self) -> None:
+        """The other end finds, once it has taken what was sent, that nothing more comes. What it says is still received."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_WR)
+
     def shut(self) -> None:
         """From any thread: whoever sends or receives finds that the other end is gone."""
         with contextlib.suppress(OSError):

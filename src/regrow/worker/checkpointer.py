@@ -149,8 +149,9 @@ class Checkpointer:
         call this; each reads a part and passes it on. `report()` tells what served it.
 
         ConfigError, and nothing overwritten, when the checkpoint is of other objects or another model; StateError when there
-        are checkpoints and all are damaged; PeerError, in every rank, when one goes away meanwhile; InfraError when the
-        store refuses: no older one is taken for that. After any but a ConfigError the objects may hold parts of one."""
+        are checkpoints and all are damaged, or what is left is of something else; PeerError, in every rank, when one goes
+        away meanwhile; InfraError when the store refuses: no older one is taken for that. After any but a ConfigError the
+        objects may hold parts of one."""
         tracked = self._named(objects)
         self._settle()
         near = None
@@ -192,7 +193,8 @@ class Checkpointer:
         return self._account.report()
 
     def close(self) -> None:
-        """Wait for the saves under way, then end the writer and free the memory. What was given up is a warning."""
+        """Wait for the saves under way and the removal of old ones, then end the writer and free the memory. What was given
+        up is a warning, and so is what could not be removed."""
         if self._is_closed or os.getpid() != self._pid:
             return
         self._settle()

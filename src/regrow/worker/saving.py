@@ -128,7 +128,9 @@ class Saving:
     def close(self) -> None:
         """Once no save is open."""
         self._hold.close()
-        self._keeper.close()
+        begun_s, next_s = time.monotonic(), _PATIENCE_S
+        while not self._keeper.close(next_s - (time.monotonic() - begun_s)):
+            next_s = self._account.say("the writer has not ended", next_s)
         if self._preparation is not None:
             self._preparation.join()
         self._arenas.close()
