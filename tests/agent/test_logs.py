@@ -6,18 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import neighbours
 import pytest
-from vaults import Host, Worker, place, root_at, save, wait_for
+from vaults import DEADLINE_S, Host, Worker, place, root_at, save, wait_for
 
+from regrow.agent.logs import chained
 from regrow.core.lanes import leaf
 from regrow.core.listener import Record, part_of
 from regrow.core.log import Part
+from regrow.core.neighbour_messages import Done, LogBegun, LogCounted, LogEntry, LogPiece, OpenLog
 from regrow.core.origin import BEGINNING, LOGS
 from regrow.core.records import OriginPassedOver, SaveDurable
-from regrow.core.roster import Version
+from regrow.core.retention import Retention
+from regrow.core.roster import NO_VERSION, Version
 from regrow.shell.vaulting import Kept, LogHeld, LogOpens, Place, Recall, Recalled, Shown, Unknown
-from regrow.state.log import Entry, read
+from regrow.state.log import Entry, read, rest_of, slot_bytes
 from regrow.state.log_writer import LogWriter
+from regrow.state.neighbour_store import CLAIM, TOKEN, Address, own_claim, taken_over
+from regrow.wire.visit import heard, visit
 
 V1, V2 = Version(1, 1), Version(2, 1)
 ROOT = "what the script built"
@@ -27,16 +33,16 @@ TOTAL_BYTES = 30_000
 class Member(Worker):
     """A worker with a log."""
 
-    def __init__(self, host: Host, member: str, root: str = ROOT) -> None:
+    def __init__(self, host: Host, member: str, root: str = ROOT, is_held: bool = True) -> None:
         super().__init__(host, member)
         self.writer = LogWriter.new(member, root)
-        self.opens()
-        self.heard(LogHeld)
+        if is_held:
+            self.is_heard()
 
     def opens(self) -> None:
         self.line.send(msgspec.json.encode(LogOpens()), self.writer.fd)
 
-    def log(self, step: int, index: int, count: int, attempt: Version = V1, stop: bool = False) -> None:
+    def log(self, step: int, index: int, count: int, attempt: Version = V1, stop: bool = False) -> Entry:
         start, end = part_of(TOTAL_BYTES, index, count)
         record = Record(step=step, attempt=attempt, digest=step, holdings=((leaf(0),),) * count, last=100)
         entry = Entry(
@@ -44,7 +50,7 @@ class Member(Worker):
             total_bytes=TOTAL_BYTES,
             start=start,
         )
-        self.writer.write(entry, b"the tail" if index == 0 else b"", memoryview(bytearray(result(step)[start:end])))
+        return self.writer.write(entry, tail(index), memoryview(bytearray(result(step)[start:end])))
 
     def is_heard(self) -> None:
         """By the vault and by the agent: what was to be said before has been."""
@@ -57,8 +63,52 @@ class Member(Worker):
         self.close()
 
 
+class Guarded(Member):
+    """A worker with a log here, and a copy of it at a neighbour."""
+
+    def __init__(self, host: Host, member: str, near: neighbours.Running, is_held: bool = True) -> None:
+        super().__init__(host, member, is_held=is_held)
+        address = shelf(near)
+        self.guard = visit(address.endpoint, neighbours.TOKEN_GIVEN, address.run, own_claim(), DEADLINE_S, member)
+        self.guard.send(OpenLog(member=member, root=ROOT))
+        heard(self.guard, Done, DEADLINE_S)
+
+    def log(self, step: int, index: int, count: int, attempt: Version = V1, stop: bool = False) -> Entry:
+        entry = super().log(step, index, count, attempt, stop)
+        part = result(step)[entry.start : entry.start + entry.part_bytes]
+        size_bytes = slot_bytes(len(part), rest_of(entry, [len(part)], entry.tail_bytes))
+        self.guard.send(LogBegun(size_bytes=size_bytes, part_bytes=len(part)))
+        self.guard.send(LogPiece(at=0, size_bytes=len(part)))
+        self.guard.send_raw(memoryview(part))
+        self.guard.send(LogEntry(entry=msgspec.msgpack.encode(entry), tail_bytes=entry.tail_bytes))
+        self.guard.send_raw(memoryview(tail(index)))
+        heard(self.guard, LogCounted, DEADLINE_S)
+        return entry
+
+    def die(self) -> None:
+        self.guard.close()
+        super().die()
+
+
 def result(step: int) -> bytes:
     return bytes((step * 31 + at) % 251 for at in range(TOTAL_BYTES))
+
+
+def tail(index: int) -> bytes:
+    return b"the tail" if index == 0 else b""
+
+
+def shelf(near: neighbours.Running) -> Address:
+    return Address(endpoint=near.endpoint, run="job")
+
+
+@pytest.fixture
+def near(monkeypatch: pytest.MonkeyPatch) -> Iterator[neighbours.Running]:
+    """A neighbour that this test's run has taken over."""
+    monkeypatch.setenv(TOKEN, neighbours.TOKEN_GIVEN)
+    with neighbours.serving(100) as running:
+        monkeypatch.setenv(CLAIM, str(taken_over(shelf(running), resumes=False)))
+        yield running
 
 
 @pytest.fixture
@@ -207,8 +257,7 @@ def test_a_harmed_part_is_passed_over_and_told(make: Callable[..., Host]) -> Non
     save(1, *members)
     for step in (1, 2, 3):
         commit(step, members)
-    (part,) = [one for one in read(members[1].writer.fd).held if one.entry.said.record.step == 2]
-    os.pwrite(members[1].writer.fd, b"\xff", part.part_at + 100)
+    harm_part(members[1], 2)
     for member in members:
         member.die()
     assert host.seek()["origin"]["records"] == 1
@@ -216,6 +265,98 @@ def test_a_harmed_part_is_passed_over_and_told(make: Callable[..., Host]) -> Non
     assert [(step, where) for step, where, _ in told] == [(2, LOGS)] * 2
     assert "in the log of r1.0 the part at byte" in told[0][2] and "though step 3 was begun" in told[1][2]
     assert len([words for words in host.said if "is harmed and passed over" in words]) == 2
+
+
+def harm_part(member: Member, step: int) -> None:
+    """Where it lies in this host's memory."""
+    (part,) = [one for one in read(member.writer.fd).held if one.entry.said.record.step == step]
+    at = part.part_at + 100
+    (byte,) = os.pread(member.writer.fd, 1, at)
+    os.pwrite(member.writer.fd, bytes([byte ^ 4]), at)
+
+
+def guarded(
+    make: Callable[..., Host], near: neighbours.Running, base: int, is_held: bool = True, patience_s: float = DEADLINE_S
+) -> tuple[Host, list[Member]]:
+    """A host, and two members that have committed up to step 3, from a base in memory or from the job's beginning."""
+    host = make(Place(url=shelf(near).url, every=1, retention=Retention()), patience_s=patience_s)
+    members: list[Member] = [Guarded(host, "r0.0", near, is_held), Guarded(host, "r1.0", near)]
+    if base:
+        save(base, *members)
+    for step in range(base, 4):
+        commit(step, members)
+    return host, members
+
+
+@pytest.mark.parametrize("base", [0, 1], ids=["from the beginning", "from a base"])
+@pytest.mark.parametrize("lost", ["a step", "the newest step", "a log"])
+def test_what_the_logs_of_this_host_lack_comes_from_the_neighbour(
+    make: Callable[..., Host], near: neighbours.Running, lost: str, base: int
+) -> None:
+    host, members = guarded(make, near, base, is_held=lost != "a log")
+    if lost != "a log":
+        harm_part(members[0], 2 if lost == "a step" else 3)
+    for member in members:
+        member.die()
+    origin = host.seek()["origin"]
+    assert (origin["step"], origin["records"]) == (base, 4 - base)
+    wanted = {step: result(step) for step in range(base, 4)}
+    assert replayed(host, base, origin["root"], 4 - base) == wanted
+    host.kill()
+    assert replayed(host, base, origin["root"], 4 - base) == wanted, "the next vault finds them again"
+
+
+def test_a_neighbour_is_not_asked_for_a_step_that_was_only_begun(
+    make: Callable[..., Host], near: neighbours.Running
+) -> None:
+    """Asked for nothing, one that is away would keep a founding waiting."""
+    host, members = guarded(make, near, 1)
+    near.kill()
+    Member.log(members[0], 4, 0, 2)
+    for member in members:
+        member.die()
+    assert host.seek()["origin"]["records"] == 3
+    assert not [said for said in host.said if "is read as well" in said] and not host.facts(OriginPassedOver)
+
+
+@pytest.mark.parametrize("how", ["away", "fenced"])
+def test_a_neighbour_that_cannot_be_asked_is_done_without(
+    make: Callable[..., Host], near: neighbours.Running, how: str
+) -> None:
+    """And told. What another run has committed there since is nothing that follows here."""
+    host, members = guarded(make, near, 1, patience_s=2.0)
+    harm_part(members[0], 2)
+    for member in members:
+        member.die()
+    if how == "away":
+        near.kill()
+    else:
+        taken_over(shelf(near), resumes=True)
+    assert host.seek()["origin"]["records"] == 1
+    (passed,) = [fact for fact in host.facts(OriginPassedOver) if fact.where == shelf(near).url]
+    assert passed.step == 2 and ("fenced" if how == "fenced" else "cannot be reached") in passed.why
+
+
+def test_when_this_run_is_to_end_is_known_from_its_copies_as_well_and_the_log_itself_counts_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When another run was to end does not count."""
+    logs = [LogWriter.new("r0.0", ROOT) for _ in range(2)]
+    record = Record(step=0, attempt=V1, digest=0, holdings=(), last=100)
+    said = Part(record=record, stop=False, index=0, count=1)
+    for log in logs:
+        log.write(Entry(said=said, total_bytes=4, start=0), b"", memoryview(bytearray(4)))
+    here, copy = (log.fd for log in logs)
+    monkeypatch.setenv(CLAIM, "7")
+    for fds, last, read_in in (
+        ({"r0.0@7": copy}, 100, "r0.0@7"),
+        ({"r0.0@6": copy}, 0, "r0.0@6"),
+        ({"r0.0": here, "r0.0@7": copy}, 100, "r0.0"),
+    ):
+        (whole,) = chained(fds, 0, NO_VERSION).records
+        assert (whole.record.last, whole.tail.member, whole.pieces[0].member) == (last, read_in, read_in)
+    for log in logs:
+        log.close()
 
 
 def test_the_beginning_is_no_origin_once_a_state_was_whole(make: Callable[..., Host]) -> None:

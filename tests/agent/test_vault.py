@@ -391,6 +391,50 @@ def test_a_last_state_that_is_on_its_way_is_waited_for(make: Callable[..., Host]
     assert steps_in(tmp_path / "near") == [7, 5]
 
 
+FAR_APART_S = 1000.0
+"""Between signs of life, which wake a vault as well."""
+
+
+def stuck(make: Callable[..., Host], near: Path, far: Path) -> tuple[Host, Worker, int]:
+    """A host whose nearer place has taken step 5, and stands still from then on; the other one has taken nothing yet."""
+    host = make(place(near), place(far, 1000), silence_s=10 * FAR_APART_S)
+    host.open()
+    worker = Worker(host, "r0.0")
+    save(5, worker)
+    return host, worker, stopped_writer(host)
+
+
+def test_a_place_that_stands_still_has_its_turn_and_no_more(make: Callable[..., Host], tmp_path: Path) -> None:
+    host, worker, writer = stuck(make, tmp_path / "near", tmp_path / "far")
+    host.order("hurry 40")
+    save(7, worker, urgency=Urgency.LAST)
+    wait_for(lambda: steps_of(host, tmp_path / "far", SaveDurable), "the place that is well")
+    assert steps_in(tmp_path / "far") == [7] and steps_in(tmp_path / "near") == [5]
+    os.kill(writer, signal.SIGCONT)
+    assert host.finish() == []
+    assert steps_in(tmp_path / "near") == [7, 5]
+
+
+def test_a_place_that_refuses_makes_way_at_once(make: Callable[..., Host], tmp_path: Path) -> None:
+    """Nothing was measured of either: else the first had half an hour for itself."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    host = make(place(near), place(far), silence_s=10 * FAR_APART_S)
+    host.open()
+    (near / "pointers" / "000000000099.json").mkdir(parents=True)  # no pointer can be read there
+    host.order("hurry 3600")
+    save(7, Worker(host, "r0.0"), urgency=Urgency.LAST)
+    wait_for(lambda: steps_of(host, far, SaveDurable), "the place that is well")
+    assert {(fact.url, fact.is_final) for fact in host.facts(SaveFailed)} == {(str(near), False)}
+
+
+def test_a_state_is_sent_ahead_past_a_place_that_stands_still(make: Callable[..., Host], tmp_path: Path) -> None:
+    host, worker, _ = stuck(make, tmp_path / "near", tmp_path / "far")
+    save(6, worker)
+    host.order("hurry 40")
+    wait_for(lambda: steps_of(host, tmp_path / "far", SaveDurable), "the place that is well")
+    assert steps_in(tmp_path / "far") == [6] and steps_in(tmp_path / "near") == [5]
+
+
 # Places
 
 
@@ -461,7 +505,9 @@ def test_what_a_place_refuses_is_told_and_tried_again(make: Callable[..., Host],
     assert steps_in(tmp_path / "near") == [1]
 
 
-def test_what_cannot_be_removed_after_the_last_save_is_told_before_the_end(make: Callable[..., Host], tmp_path: Path) -> None:
+def test_what_cannot_be_removed_after_the_last_save_is_told_before_the_end(
+    make: Callable[..., Host], tmp_path: Path
+) -> None:
     host = make(place(tmp_path / "near", keep_last=1), faults="writer.0:save-prune:step=1:raise")
     host.open()
     worker = Worker(host, "r0.0")
@@ -483,14 +529,13 @@ def test_a_vault_that_waits_for_a_long_removal_at_the_end_is_not_taken_for_a_dea
         save(step, worker)
     assert first.finish() == []
     faults = ",".join(f"writer.0:save-prune:nth={n}:SIGSTOP" for n in range(1, 7))
-    host = make(place(near, keep_last=1), silence_s=4.0, faults=faults)
+    host = make(place(near, keep_last=1), silence_s=5.0, faults=faults)
     host.open()
     save(7, Worker(host, "r0.0"))
     wait_for(lambda: host.facts(SaveDurable), "the save")
     writer = writer_of(host)
     host.order("finish")
-    for _ in range(6):
-        wait_for(lambda: state_of(writer) in "TZ", "it to stand still")
+    while wait_for(lambda: state if (state := state_of(writer)) in "TZ" else "", "it to stand still") == "T":
         os.kill(writer, signal.SIGCONT)
     assert host.event("finished") == []
     assert steps_in(near) == [7] and len(host.ended()) == 1

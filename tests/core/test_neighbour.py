@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from test_log import _PARTS, V1, V2, both, part
 
 from regrow.core.log import Part, follow
-from regrow.core.neighbour import AGAIN_STEPS, Count, Guard, Guarded, Unguarded, fenced, is_neighbour, is_unguarded
+from regrow.core.neighbour import AGAIN_STEPS, Count, Guard, Guarded, Unguarded, fenced, is_neighbour, is_unguarded, lacking
 from regrow.core.records import NeighbourBack, NeighbourLost
 from regrow.core.roster import NO_VERSION, Version
 
@@ -47,6 +47,13 @@ def test_a_newer_attempt_that_comes_late_takes_what_followed_the_older_one_along
     for each in [*both(0), *both(1), part(0, 0, V2), part(0, 1, V2)]:
         count.hear(each)
     assert count.through == 1
+
+
+def test_a_founding_asks_it_where_a_step_is_missing_or_harmed_and_not_for_a_step_that_was_only_begun() -> None:
+    assert "step 3 was begun" in lacking(follow(0, NO_VERSION, [*both(0), part(1, 0), *both(3)]), 0)
+    assert "harmed in 2 places" in lacking(follow(0, NO_VERSION, both(0)), 2)
+    assert not lacking(follow(0, NO_VERSION, [*both(0), part(1, 0)]), 0)
+    assert not lacking(follow(0, NO_VERSION, []), 0)
 
 
 def settled(guard: Guard, *answers: tuple[int, int | None]) -> list[tuple[Guarded | Unguarded | None, bool]]:

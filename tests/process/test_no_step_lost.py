@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import neighbours
 import pytest
 from coordinators import Coordinator
 from runs import EVEN, LANES, Run, alone, each, is_stopped, kill_together, prove, sparse, wait_for
@@ -335,11 +336,7 @@ def test_a_flipped_bit_in_a_log_is_found_and_told(start: Start, reference: str) 
     run = start("--replicas", "2", *EVEN, *EVERY_STEP, "--memory-every", "5", "--fault", "*:forward:step=9:SIGSTOP")
     wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), "somebody to stand still in step 9")
     wait_for(lambda: run.facts(StateKept), "a base")
-    with logs_of(run)[0].open("r+b", buffering=0) as file:
-        (held,) = [held for held in read(file.fileno()).held if held.entry.said.record.step == 7]
-        at = held.part_at + held.entry.part_bytes // 2
-        (byte,) = os.pread(file.fileno(), 1, at)
-        os.pwrite(file.fileno(), bytes([byte ^ 4]), at)
+    flip_in_a_log(run, 7)
     kill_together(run.live_pids())
     assert run.wait() == 0, run.story()
     assert [(fact.step, fact.where) for _, fact in run.facts(OriginPassedOver)] == [(7, LOGS)] * 2, run.story()
@@ -347,3 +344,31 @@ def test_a_flipped_bit_in_a_log_is_found_and_told(start: Start, reference: str) 
     assert "is harmed" in run.output and redone(run) == [7, 8], run.story()
     assert run.check().returncode == 0, "what was told is no broken promise"
     assert set(run.digests()) == {reference}, run.story()
+
+
+def flip_in_a_log(run: Run, step: int) -> None:
+    """One bit of a member's part of this step, in the memory that the agent holds."""
+    with logs_of(run)[0].open("r+b", buffering=0) as file:
+        (held,) = [held for held in read(file.fileno()).held if held.entry.said.record.step == step]
+        at = held.part_at + held.entry.part_bytes // 2
+        (byte,) = os.pread(file.fileno(), 1, at)
+        os.pwrite(file.fileno(), bytes([byte ^ 4]), at)
+
+
+@pytest.mark.parametrize("step", [7, 8], ids=["a step", "the newest step"])
+def test_a_flipped_bit_in_a_log_costs_nothing_where_a_neighbour_has_the_same(
+    start: Start, reference: str, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    monkeypatch.setenv("REGROW_NEIGHBOUR_TOKEN", neighbours.TOKEN_GIVEN)
+    with neighbours.serving(500) as neighbour:
+        near = ("--neighbour", f"{neighbour.endpoint}/tiny")
+        fault = ("--memory-every", "5", "--fault", "*:forward:step=9:SIGSTOP")
+        run = start("--replicas", "2", *EVEN, *EVERY_STEP, *near, *fault)
+        wait_for(lambda: any(is_stopped(pid) for pid in run.live_pids()), "somebody to stand still in step 9")
+        wait_for(lambda: run.facts(StateKept), "a base")
+        flip_in_a_log(run, step)
+        kill_together(run.live_pids())
+        assert run.wait() == 0, run.story()
+    prove_nothing_lost(run, reference, Counter({"r0": 1, "r1": 1}))
+    assert [(fact.step, fact.where) for _, fact in run.facts(OriginPassedOver)] == [(step, LOGS)], run.story()
+    assert [(fact.step, fact.through) for _, fact in run.facts(OriginTaken)] == [(5, 9)], run.story()

@@ -42,6 +42,8 @@ class Hands(msgspec.Struct, frozen=True, kw_only=True):
     noted: Callable[[OriginPassedOver | OriginMended], None]
     refused: Callable[[str, str], None]
     """A place, by its URL, could not be read, and why; it is tried again."""
+    said: Callable[[str], None]
+    """For people."""
     logged: Callable[[str, int], None]
     """This log came from a neighbour, under this name; the descriptor is the loop's from here on."""
 

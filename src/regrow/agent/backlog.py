@@ -88,9 +88,13 @@ class Backlog:
         if is_the_place:
             self.is_failing, self._failures = True, self._failures + 1
 
+    def is_stuck(self, idle_s: float, has_refused: bool) -> bool:
+        """It fails, or would if somebody waited for memory: nothing of the first was written for so long."""
+        return self.is_failing or (self.is_at_work and (has_refused or idle_s >= _STALLED_S))
+
     def press(self, idle_s: float, has_refused: bool) -> bool:
-        """Somebody waits for memory, and nothing of the first was written for so long: does the place begin to fail?"""
-        begins = self.is_at_work and not self.is_failing and (has_refused or idle_s >= _STALLED_S)
+        """Somebody waits for memory: does the place begin to fail?"""
+        begins = not self.is_failing and self.is_stuck(idle_s, has_refused)
         self.is_failing |= begins
         return begins
 

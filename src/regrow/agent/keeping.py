@@ -360,7 +360,8 @@ class Keeping:
         self._insure()
 
     def look(self) -> None:
-        """Is it time to send ahead what is there?"""
+        """Is it time to send ahead what is there, or to begin another place?"""
+        self.haste.go_on()
         if self.haste.again_s is not None and time.monotonic() >= self.haste.again_s:
             self._insure()
 

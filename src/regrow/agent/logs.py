@@ -15,6 +15,7 @@ from regrow.core.roster import Version
 from regrow.shell.vaulting import LogOpened, LogSpent, Piece, ToAgent, Whole
 from regrow.state.log import Held, is_sound, read
 from regrow.state.log_writer import is_written
+from regrow.state.neighbour_store import own_claim
 
 _LINES = 4
 """More than that are not faster: memory is the limit."""
@@ -69,8 +70,9 @@ class Logs:
 
 
 def is_foreign(name: str) -> bool:
-    """Was this log written in another run, or in this one and came back from a neighbour?"""
-    return "@" in name
+    """Was this log written in another run? One that came from a neighbour names the claim under which it was written."""
+    _, _, claim = name.partition("@")
+    return claim not in ("", str(own_claim()))
 
 
 def close(fds: Mapping[str, int]) -> None:
@@ -120,7 +122,7 @@ def _wholes(chain: Chain, right: Iterable[tuple[str, Held]]) -> Iterable[Whole]:
             member,
             held,
         )
-        for member, held in right
+        for member, held in sorted(right, key=lambda one: "@" not in one[0])  # of two copies that which was written here
     }
     for record in chain.records:
         key = (record.step, record.attempt, record.digest)

@@ -2,7 +2,8 @@
 
 Candidates come by (term, step), the newest first, and of two that are equal the nearer one. What is harmed is passed over,
 and told. In an every-step job all that was committed after it is found as well, in the logs; and where no state was ever
-whole, the job's own beginning, if the logs hold all that was committed since (rules L5 and L7).
+whole, the job's own beginning, if the logs hold all that was committed since (rules L5 and L7). What the logs of this host
+lack a neighbour may hold (L8).
 
 A store that refuses, where no other place has the very same state, or a format that is too new, ends the search: an older
 state must not silently take the place of one that may be there.
@@ -26,7 +27,7 @@ from regrow.agent.patience import begun, tried
 from regrow.core.checkpoint import Pointer
 from regrow.core.draft import Draft
 from regrow.core.errors import ConfigError, InfraError
-from regrow.core.neighbour import is_neighbour
+from regrow.core.neighbour import is_neighbour, lacking
 from regrow.core.origin import BEGINNING, MEMORY
 from regrow.core.records import OriginMended, OriginPassedOver, Served
 from regrow.core.roster import NO_VERSION, Version
@@ -127,6 +128,10 @@ class Seeking:
         self._begins = begins
         self._term = term
         self._places = places
+        self._neighbours = [place for place in places if seek.step is None and is_neighbour(place.url)]
+        """Whose logs count."""
+        self._has_fetched = False
+        """Those logs."""
         self._patience_s = patience_s
         self._hands = msgspec.structs.replace(hands, noted=self._noted)
         self._note = hands.noted
@@ -161,7 +166,7 @@ class Seeking:
     def _searched(self) -> Report:
         found = self._run()
         let_go(self._hurts, self._hands)
-        if self._seek.step is None and (found is None or found.where != MEMORY):
+        if found is None or found.where != MEMORY:
             self._fetch_logs()
         if found is not None:
             return self._report(found, "", self._chained(found.draft.step, found.since))
@@ -182,17 +187,35 @@ class Seeking:
         return msgspec.structs.replace(self._report(None, "", since), begun=Begun(root=root))
 
     def _fetch_logs(self) -> None:
-        """What was committed after a state may lie at a neighbour, at whatever place that state is (rule L8)."""
-        for place in self._places:
-            if is_neighbour(place.url):
+        """What was committed after a state may lie at a neighbour, at whatever place that state is (rule L8). Refused where
+        that cannot be asked; done again, it does nothing."""
+        for place in [] if self._has_fetched else self._neighbours:
+            try:
                 fetched = self._tried(place, partial(fetched_logs, address_of(place.url)))
-                for name, fd in fetched.items():
-                    self._hands.logged(name, os.dup(fd))
-                self._fetched |= fetched
-                self._logs |= fetched
+            except Exception as error:  # the edge of a store, as in `_listed`
+                raise unsearchable(place.url, error) from error
+            for name, fd in fetched.items():
+                self._hands.logged(name, os.dup(fd))
+            self._fetched |= fetched
+            self._logs |= fetched
+        self._has_fetched = True
 
     def _chained(self, step: int, since: Version) -> Chained | None:
-        return chained(self._logs, step, since) if self._logs else None
+        """By the logs of this host, and by a neighbour's where those lack something. One that cannot be asked is done
+        without, told: the state is at hand, and training never depends on a neighbour."""
+        found = chained(self._logs, step, since) if self._logs else None
+        if found is None or self._has_fetched or not self._neighbours:
+            return found
+        if not (why := lacking(found.chain, len(found.damages))):
+            return found
+        urls = " and ".join(place.url for place in self._neighbours)
+        self._hands.said(f"{why}: what lies in {urls} is read as well")
+        try:
+            self._fetch_logs()
+        except Refused as refused:
+            self._noted(OriginPassedOver(step=step + len(found.records), where=urls, why=str(refused)))
+            return found
+        return chained(self._logs, step, since)
 
     def _run(self) -> Found | None:
         newest = None if self._seek.step is not None or not self._memory else self._memory[0]
@@ -284,8 +307,7 @@ class Seeking:
     def _since(self, draft: Draft) -> Version:
         """It says under which version it was saved, and that counts where logs come from a neighbour as well. Else it is
         older than everything that is logged by whoever asks."""
-        has_logs = self._seek.step is None and any(is_neighbour(place.url) for place in self._places)
-        return draft.roster if has_logs and draft.roster is not None else Version(self._seek.term, 0)
+        return draft.roster if self._neighbours and draft.roster is not None else Version(self._seek.term, 0)
 
     def _tried(self, place: Place, work: Callable[[Told], T]) -> T:
         return tried(self._patience_s, place.url, work, lambda why: self._hands.refused(place.url, why))

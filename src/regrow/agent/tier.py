@@ -73,6 +73,16 @@ class Tier:
     def is_idle(self) -> bool:
         return not self._open
 
+    @property
+    def is_failing(self) -> bool:
+        """It gave up or refuses what it was given last, or nothing of that was written for long."""
+        idle_s = 0.0 if self._keeper is None else self._keeper.idle_s
+        return self._open.is_stuck(idle_s, self._has_refused)
+
+    @property
+    def _has_refused(self) -> bool:
+        return self._open.first is not None and self._refused == self._open.first.draft.step
+
     def takes(self, step: int, urgency: Urgency, made_s: float = -math.inf) -> bool:
         """A state whose copy was begun at that time. On auto it takes one after the other: a place that is behind is given
         more by an operator alone, or by a job that ends."""
@@ -105,9 +115,9 @@ class Tier:
 
     def press(self) -> None:
         """Somebody waits for memory: where this place fails, what waits for it gives way to the newest."""
-        if self._keeper is None or (taken := self._open.first) is None:
+        if self._keeper is None or not self._open:
             return
-        if self._open.press(self._keeper.idle_s, self._refused == taken.draft.step):
+        if self._open.press(self._keeper.idle_s, self._has_refused):
             self._say(
                 Said(
                     text=f"checkpoint: {self.place.url} gets nothing done, and others wait for the memory: until a state is "
@@ -158,6 +168,7 @@ class Tier:
         """From the keeper's thread."""
         self._refused = step
         self.bereaved(step, attempt, why)
+        self._post(self._freed)
 
     def bereaved(self, step: int, attempt: int, why: str) -> None:
         """From the keeper's thread. The place has not refused anything: nobody is to be skipped for it."""

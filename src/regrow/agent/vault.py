@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -79,6 +79,8 @@ _PROGRESS_S = 2.0
 _SIGNS = 10
 """Of life, in the time after which a silent vault is replaced."""
 _SOOTHED_S = 0.5
+_LOOK_S = 0.5
+"""So often it looks whether its writers have ended."""
 _MARK_S = 10.0
 """A store that does not take a marker in this time is given up: silence for longer would look like a dead vault."""
 
@@ -189,8 +191,7 @@ class Vault:
             pauses_s.append(self._told_s + _PROGRESS_S - now_s)
             if self._keeping.haste.by_s is not None:
                 pauses_s.append(self._keeping.haste.by_s - now_s)
-        if self._keeping.haste.again_s is not None:
-            pauses_s.append(self._keeping.haste.again_s - now_s)
+        pauses_s += [at_s - now_s for at_s in self._keeping.haste.looks_s]
         if self._keeping.is_crowded:
             pauses_s.append(_SOOTHED_S)
         if (pause_s := self._pacing.pause_s()) is not None:
@@ -317,7 +318,7 @@ class Vault:
         self._freed()
 
     def _freed(self) -> None:
-        """A save is whole, or a generation is wanted no longer."""
+        """A save is whole, or a generation is wanted no longer, or a place refuses one."""
         self._keeping.haste.go_on()
         self._keeping.provide()
         if self._seek is not None and not self._keeping.is_digesting:
@@ -329,6 +330,7 @@ class Vault:
                 harmed=lambda generation: self._ask(lambda: self._keeping.outdo(generation)),
                 noted=lambda fact: self._ask(lambda: self._noted(fact)),
                 refused=lambda url, why: self._post(lambda: self._refused(url, why)),
+                said=lambda text: self._post(lambda: self._tell(Said(text=text))),
                 logged=lambda name, fd: self._ask(lambda: self._logs.open(name, fd)),
             )
             whole = self._keeping.hold()
@@ -418,7 +420,6 @@ class Vault:
     def _see_to_the_end(self) -> None:
         if self._finish_s is None or self._is_over:
             return
-        now_s = time.monotonic()
         tiers, haste = self._keeping.tiers, self._keeping.haste
         if not self._keeping.is_digesting and not haste.is_up:
             self._keeping.secure(self._completion is not None)
@@ -429,11 +430,22 @@ class Vault:
         elif not busy and haste.is_idle and not self._keeping.is_digesting:
             self._is_over = True
             failures = (*self._failures(), *self._mark())
-            closings = [begun(tier.close, "regrow-close") for tier in tiers]
-            for closing in closings:
-                closing.result()  # nobody else is served any more: what retention removes goes before the end is told
+            self._close()
             self._tell(Finished(failures=failures))
-        elif now_s >= self._told_s + _PROGRESS_S:
+        else:
+            self._show_progress(busy)
+
+    def _close(self) -> None:
+        """Nobody else is served any more: what retention removes goes before the end is told, unless the time is up."""
+        closings = {begun(tier.close, "regrow-close"): tier for tier in self._keeping.tiers}
+        while not self._keeping.haste.is_up and (left := wait(closings, _LOOK_S).not_done):
+            self._show_life()
+            self._show_progress([tier for closing, tier in closings.items() if closing in left])
+        self._run_posted()  # what the writers said last
+
+    def _show_progress(self, busy: Sequence[Tier]) -> None:
+        now_s = time.monotonic()
+        if self._finish_s is not None and now_s >= self._told_s + _PROGRESS_S:
             self._told_s = now_s
             words = "; ".join(f"{tier.place.url}: {tier.under_way or 'not begun yet'}" for tier in busy) or "a digest"
             self._tell(Said(text=f"saving for {now_s - self._finish_s:.0f} s: {words}", is_routine=True))

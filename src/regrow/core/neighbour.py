@@ -1,15 +1,15 @@
 """The neighbour: a process on another host that keeps a copy of a job's newest base and of its logs in its memory (rule L8).
 
-What is decided of it, by whomever: whether a line may still write there, which records are whole there behind its base, and
-what a member makes of its answers. Training never waits for a neighbour that is away, slow or full: then committed steps lie
-on one host alone, which is told.
+What is decided of it, by whomever: whether a line may still write there, which records are whole there behind its base, what
+a member makes of its answers, and when a founding asks for its logs beside those of the host. Training never waits for a
+neighbour that is away, slow or full: then committed steps lie on one host alone, which is told.
 """
 
 from collections.abc import Iterable
 
 import msgspec
 
-from regrow.core.log import Part, follow
+from regrow.core.log import Chain, Part, follow
 from regrow.core.records import Fact, NeighbourBack, NeighbourLost
 from regrow.core.roster import NO_VERSION, Version
 
@@ -31,6 +31,16 @@ def fenced(claim: int, newest: int) -> str:
     if claim >= newest:
         return ""
     return f"claim {claim} is fenced: another `regrow run` has taken over since, under claim {newest}"
+
+
+def lacking(chain: Chain, harms: int) -> str:
+    """Why more may have been committed than the logs of a host show, in which so many places are harmed; empty: nothing says
+    so. That the newest step is not whole is no reason: every loss in the middle of a step looks like that."""
+    if chain.beyond is not None:
+        return f"step {chain.beyond} was begun, and one before it is whole in no log of this host"
+    if harms:
+        return f"the logs of this host are harmed in {harms} places, and what was there may be the newest step"
+    return ""
 
 
 class Count:

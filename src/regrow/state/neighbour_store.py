@@ -67,11 +67,17 @@ def taken_over(address: Address, resumes: bool) -> int:
         return heard(line, TakenOver, _CONNECT_S).claim
 
 
+def own_claim() -> int:
+    """0: this process has none."""
+    return int(os.environ.get(CLAIM) or 0)
+
+
 def fetched_logs(address: Address, told: Told) -> dict[str, int]:
-    """All logs that lie there, each in a file of this process, by names that no others have."""
+    """All logs that lie there, each in a file of this process, by names that no others have: MEMBER@CLAIM. Fenced where
+    another run has taken over since: what that one commits is nothing that follows here."""
     found: dict[str, int] = {}
     try:
-        with _visited(address, 0) as line:
+        with _visited(address, own_claim()) as line:
             line.send(GetLogs())
             while (answer := heard(line, LogFile)).name:
                 fd = found[answer.name] = os.memfd_create("regrow-log", os.MFD_CLOEXEC)
@@ -165,7 +171,7 @@ class NeighbourStore:
         try:
             line = self._idle.get_nowait()
         except Empty:
-            line = _visit(self._address, int(os.environ.get(CLAIM) or 0))
+            line = _visit(self._address, own_claim())
         with _whole(line, self._idle.put):
             yield line
 
