@@ -5,8 +5,8 @@ LIMIT = (
     "Regrow then replaces it; a lower limit would take a slow disk for a hang."
 )
 AWAY = (
-    "Training does not wait for it. The usual step is a median, and steps with which the state is saved take longer: the row "
-    "in which nobody is killed tells what the same count comes to then."
+    "Training does not wait for it. The usual step is a median, and steps with which the state is saved take longer: the "
+    "row in which nobody is killed tells what the same count comes to then."
 )
 REASONS: dict[tuple[str, str], str] = {
     ("kill-2-large", "thrown"): (

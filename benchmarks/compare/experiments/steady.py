@@ -76,8 +76,8 @@ EXPERIMENTS = [
         claim=(
             "2 replicas, one microbatch each. The system and plain DDP stand ready at once and train in turns, "
             f"{BLOCK[size]} steps at a time, {ROUNDS[size]} times; each ratio is between neighbours, and a run's figure is "
-            "the median of them. DDP against itself tells how much of a difference is noise. Regrow also gives every replica "
-            "the mean loss of each step; the others agree on gradients alone."
+            "the median of them. DDP against itself tells how much of a difference is noise. Regrow also gives every "
+            "replica the mean loss of each step; the others agree on gradients alone."
         ),
         columns=(
             Column(title="step / step of DDP", key="ratio", digits=3, is_best="low"),
