@@ -1,9 +1,10 @@
 """The pictures of docs/comparison.md: SVG, the same bytes for the same runs, legible on a light and on a dark page."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from compare.table import Row, middle
+from compare.table import Row
 
 INK = "#7d8590"
 OURS, THEIRS, STRUCK = "#2f81f7", "#9a6700", "#cf222e"
@@ -33,7 +34,7 @@ def draw(folder: Path, rows: Mapping[str, Sequence[Row]]) -> set[str]:
         if shown := [row for row in rows.get(experiment, ()) if strip_of(row)]:
             _strips(folder / f"{name}.svg", shown, AFTER_S[name])
             drawn.add(name)
-    if shown := [row for row in rows.get("churn", ()) if middle(row, "goodput") is not None]:
+    if shown := [row for row in rows.get("churn", ()) if row.values("goodput")]:
         _bars(folder / "churn.svg", shown)
         drawn.add("churn")
     return drawn
@@ -76,8 +77,8 @@ def _bars(path: Path, rows: Sequence[Row]) -> None:
 
     figure, axes = plt.subplots(figsize=(WIDTH, 0.6 + 0.36 * len(rows)))
     for number, row in enumerate(reversed(rows)):
-        value = middle(row, "goodput") or 0.0
         found = [float(str(one)) for one in row.values("goodput")]
+        value = statistics.median(found)
         axes.barh(number, value, height=0.6, color=OURS if row.name == "Regrow" else THEIRS)
         axes.plot([min(found), max(found)], [number, number], color=INK, linewidth=1.5)
         axes.text(max(found) + 0.01, number, f"{value:.2f}", va="center")
