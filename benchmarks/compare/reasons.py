@@ -8,7 +8,24 @@ AWAY = (
     "Training does not wait for it. The usual step is a median, and steps with which the state is saved take longer: the "
     "row in which nobody is killed tells what the same count comes to then."
 )
+SHADOW = "With a shadow alone: it applies every step as well, on the same two cores, and hears every record."
+TOGETHER = (
+    "By default the coordinator lives in `regrow run`, which has started the replicas: they end with it, and a job that saves "
+    "nothing begins again. With a coordinator of its own (best) training goes on."
+)
 REASONS: dict[tuple[str, str], str] = {
+    ("steady-large", "ratio"): SHADOW,
+    ("steady-large", "more_ms"): SHADOW,
+    ("steady-tiny", "ratio"): SHADOW,
+    ("steady-tiny", "more_ms"): SHADOW,
+    ("coordinator-2s", "pause_s"): TOGETHER,
+    ("coordinator-2s", "exited"): TOGETHER,
+    ("coordinator-2s", "steps_lost"): TOGETHER,
+    ("lone", "lost"): "By default Regrow saves nothing. With --checkpoint (best) it goes on from there.",
+    ("join", "full_s"): (
+        "Where all restart, nobody trains beside the one that loads. Under Regrow the survivor does, on two cores that it "
+        "shares with the successor, with the one that becomes the next spare and with a save."
+    ),
     ("kill-2-large", "thrown"): (
         "What the dead one had finished in the step under way dies with it in every system; whether there was any is chance."
     ),
@@ -21,7 +38,7 @@ REASONS: dict[tuple[str, str], str] = {
         "lives who holds the state, looks for the newest one, and says how far back that is."
     ),
     ("join", "mb_per_s"): (
-        "A restart reads the checkpoint with nothing else to do, for all training has stopped. A joiner of Regrow loads "
-        "beside the training of the others, on the same two cores."
+        "Training stands still while torchft hands the state over. A joiner of Regrow loads beside the training of the "
+        "others, on the same two cores."
     ),
 }
