@@ -1,4 +1,4 @@
-"""Why another system is ahead of Regrow, where it is: written by hand, for an experiment and a column."""
+"""Why another system is ahead of Regrow, where it is: written by hand, by experiment and column, and maybe settings."""
 
 LIMIT = (
     "Whoever stands still is judged after 2 s (`--hang-floor`), as torchft's collectives were set to give up after 2 s. "
@@ -9,11 +9,12 @@ AWAY = (
     "row in which nobody is killed tells what the same count comes to then."
 )
 SHADOW = "With a shadow alone: it applies every step as well, on the same two cores, and hears every record."
+UNSAVED = "By default Regrow saves nothing. With --checkpoint (best) it goes on from there."
 TOGETHER = (
-    "By default the coordinator lives in `regrow run`, which has started the replicas: they end with it, and a job that saves "
-    "nothing begins again. With a coordinator of its own (best) training goes on."
+    "By default the coordinator lives in `regrow run`, which has started the replicas: they end with it, and a job that "
+    "saves nothing begins again. With a coordinator of its own (best) training goes on."
 )
-REASONS: dict[tuple[str, str], str] = {
+REASONS: dict[tuple[str, ...], str] = {
     ("steady-large", "ratio"): SHADOW,
     ("steady-large", "more_ms"): SHADOW,
     ("steady-tiny", "ratio"): SHADOW,
@@ -21,7 +22,9 @@ REASONS: dict[tuple[str, str], str] = {
     ("coordinator-2s", "pause_s"): TOGETHER,
     ("coordinator-2s", "exited"): TOGETHER,
     ("coordinator-2s", "steps_lost"): TOGETHER,
-    ("lone", "lost"): "By default Regrow saves nothing. With --checkpoint (best) it goes on from there.",
+    ("coordinator-2s", "steps_away", "default"): TOGETHER,
+    ("lone", "lost"): UNSAVED,
+    ("lone", "pause_s", "default"): UNSAVED,
     ("join", "full_s"): (
         "Where all restart, nobody trains beside the one that loads. Under Regrow the survivor does, on two cores that it "
         "shares with the successor, with the one that becomes the next spare and with a save."

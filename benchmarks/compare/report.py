@@ -132,7 +132,8 @@ def behind(lines: Sequence[dict[str, object]]) -> str:
     for experiment in EXPERIMENTS:
         for one in beaten(experiment, rows_in(lines, experiment.name), OURS):
             winner, ours = (f"{row.name} ({row.settings}) {cell(row, one.column)}" for row in (one.winner, one.ours))
-            reason = REASONS.get((experiment.name, one.column.key), "Why is not known yet.")
+            where = (experiment.name, one.column.key)
+            reason = REASONS.get((*where, one.ours.settings)) or REASONS.get(where, "Why is not known yet.")
             found.append(f"- {experiment.title}, {one.column.title}: {winner}, {ours}. {reason}")
     return "\n".join(found) or "Nowhere in these runs."
 
