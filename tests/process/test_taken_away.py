@@ -204,7 +204,7 @@ def test_all_replicas_lost_before_they_could_stop_leave_the_newest_state(
 
 
 def test_the_place_that_outlives_the_machine_comes_first(tmp_path: Path, start: Start, place: Path, reference: str) -> None:
-    """Of two places the nearer one goes with the machine; the writer of whichever is begun first hangs."""
+    """Of two places the first one named goes with the machine. Both get the last state, and the other one gets it first."""
     local, notice = tmp_path / "local", tmp_path / "notice"
     flags = (
         "--checkpoint",
